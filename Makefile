@@ -1,0 +1,13 @@
+.PHONY: check format test
+
+check:
+	ruff check .
+	ruff format --check .
+	mypy
+
+format:
+	ruff check --fix .
+	ruff format .
+
+test:
+	pytest
