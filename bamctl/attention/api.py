@@ -1,0 +1,80 @@
+"""The one way into attention: checks the shapes, chooses the implementation.
+
+Shapes: B batch, H query heads, G key-value heads (H a multiple of G), C queries, N keys, D head size.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bamctl.attention import cpu, reference
+from bamctl.attention.priors import Prior
+
+IMPLEMENTATIONS: dict[str, Callable[..., Tensor]] = {
+    "reference": reference.attention,
+    "cpu": cpu.attention,
+}
+
+
+def attention(
+    q_BHCD: Tensor,
+    k_BGND: Tensor,
+    v_BGND: Tensor,
+    *,
+    prior: Prior,
+    query_start: int,
+    key_start: int = 0,
+    ssmax_scale_H: Tensor | None = None,
+    ssmax_scales_prior: bool = True,
+    implementation: str = "auto",
+) -> Tensor:
+    """Causal attention under a prior over positions; `bamctl.attention.reference` defines what it computes.
+
+    Args:
+        q_BHCD: queries at absolute positions query_start … query_start + C - 1.
+        k_BGND: keys at absolute positions key_start … key_start + N - 1.
+        v_BGND: values of the same positions.
+        prior: over relative positions, H heads.
+        query_start: at least `key_start`, so that every query sees a key.
+        key_start: above 0, earlier keys are left out, though SSMax counts them.
+        ssmax_scale_H: s_h of Scalable Softmax; None for the plain softmax.
+        ssmax_scales_prior: whether SSMax multiplies content and prior, or the content alone.
+        implementation: one of `IMPLEMENTATIONS`, or ``auto``. The ``cpu`` one is plain PyTorch and
+            runs on other devices too.
+
+    Returns:
+        ``[B, H, C, D]`` in the dtype of `q_BHCD`. The arithmetic is fp32, or float64 for float64 inputs,
+        under autocast too.
+
+    Raises:
+        ValueError: shapes that do not fit together, or an unknown implementation.
+    """
+    batch, heads, queries, head_size = q_BHCD.shape
+    groups, keys = k_BGND.shape[1:3]
+    if k_BGND.shape != v_BGND.shape or k_BGND.shape != (batch, groups, keys, head_size):
+        raise ValueError(
+            f"queries {tuple(q_BHCD.shape)}, keys {tuple(k_BGND.shape)} and values {tuple(v_BGND.shape)}"
+            " do not fit: [B, H, C, D], [B, G, N, D], [B, G, N, D] expected"
+        )
+    if heads % groups or prior.heads != heads:
+        raise ValueError(f"{heads} query heads, {groups} key-value heads and a prior of {prior.heads} heads")
+    if not 0 <= key_start <= query_start:
+        raise ValueError(f"queries from {query_start} would see no key of those from {key_start}")
+    if not queries or not keys:
+        raise ValueError(f"attention of {queries} queries over {keys} keys is not defined")
+    if implementation == "auto":
+        implementation = "cpu"
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"no implementation {implementation!r}; there are {', '.join(IMPLEMENTATIONS)}")
+    with torch.autocast(q_BHCD.device.type, enabled=False):
+        return IMPLEMENTATIONS[implementation](
+            q_BHCD,
+            k_BGND,
+            v_BGND,
+            prior=prior,
+            query_start=query_start,
+            key_start=key_start,
+            ssmax_scale_H=ssmax_scale_H,
+            ssmax_scales_prior=ssmax_scales_prior,
+        )
