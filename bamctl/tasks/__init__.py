@@ -1,0 +1,1 @@
+"""Tasks: a definition, a tokenizer and a length in, prompts of exactly that length out."""
