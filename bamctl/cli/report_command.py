@@ -1,0 +1,69 @@
+"""`bamctl report`: what all runs came to, as one table."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bamctl.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+
+def report(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of results, runs, or Parquet files of samples.", show_default="results"),
+    ] = None,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="With each accuracy its n and its 95% Wilson interval.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="One line a run and length, every column.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="A LaTeX tabular (booktabs).")] = False,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="This task alone; a pattern, or repeat it.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="This model alone; a pattern, or repeat it.")
+    ] = None,
+) -> None:
+    """Show accuracy against length: a row for each run, a column for each length."""
+    formats = [
+        f"--{name}" for name, chosen in (("csv", csv), ("markdown", markdown), ("latex", latex)) if chosen
+    ]
+    if len(formats) > 1:
+        raise BadInput(f"{' and '.join(formats)} exclude each other; choose one")
+
+    from rich.console import Console
+
+    from bamctl.report.export import to_csv, to_latex, to_markdown
+    from bamctl.report.table import build_table, select_runs
+    from bamctl.results.store import accuracy_table, load_samples
+
+    where = paths or [Path("results")]
+    accuracy = accuracy_table(load_samples(where))
+    if accuracy.empty:
+        raise BadInput(f"no results in {', '.join(map(str, where))}; bamctl passkey makes some")
+    accuracy = select_runs(accuracy, tasks=task or [], models=model or [])
+    if accuracy.empty:
+        raise BadInput("no results of these tasks by these models; leave out --task or --model")
+    if csv:
+        sys.stdout.write(to_csv(accuracy))
+    elif markdown:
+        sys.stdout.write(to_markdown(build_table(accuracy), intervals=intervals))
+    elif latex:
+        sys.stdout.write(to_latex(build_table(accuracy), intervals=intervals))
+    else:
+        print_accuracy(accuracy, Console(), intervals=intervals)
+
+
+def print_accuracy(accuracy: "pd.DataFrame", console: "Console", *, intervals: bool = False) -> None:
+    """Prints rows of ACCURACY_SCHEMA as the table of accuracy against length."""
+    from bamctl.report.table import build_table
+    from bamctl.report.terminal import print_table
+
+    print_table(build_table(accuracy), console, intervals=intervals)

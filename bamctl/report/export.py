@@ -1,0 +1,72 @@
+"""The accuracy table as text for other programs: CSV, Markdown, LaTeX."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from bamctl.report.table import AccuracyTable
+
+
+def to_csv(accuracy: pd.DataFrame) -> str:
+    """Every column of the accuracy, one line a run and length; a null is an empty field."""
+    return str(accuracy.to_csv(index=False, lineterminator="\n"))
+
+
+def to_markdown(table: AccuracyTable, *, intervals: bool = False) -> str:
+    """A table as GitHub renders it, and its caption below."""
+    header, *body = [
+        [_escape_markdown(text) for text in texts]
+        for texts in [table.header(), *table.body(intervals=intervals)]
+    ]
+    rule = ["---", *["--:"] * (len(header) - 1)]
+    lines = [f"| {' | '.join(texts)} |" for texts in [header, rule, *body]]
+    caption = [_escape_markdown(sentence) for sentence in table.caption(intervals=intervals)]
+    return "\n".join([*lines, "", *caption]) + "\n"
+
+
+def to_latex(table: AccuracyTable, *, intervals: bool = False) -> str:
+    """A tabular of the package booktabs; the caption stands before it as a comment."""
+    header, *body = [
+        [_escape_latex(text) for text in texts]
+        for texts in [table.header(), *table.body(intervals=intervals)]
+    ]
+    return "\n".join(
+        [
+            *(f"% {sentence}" for sentence in table.caption(intervals=intervals)),
+            "% needs \\usepackage{booktabs}",
+            f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            "\\toprule",
+            _latex_row(header),
+            "\\midrule",
+            *map(_latex_row, body),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _latex_row(texts: Sequence[str]) -> str:
+    return f"{' & '.join(texts)} \\\\"
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{character}" if character in "\\|`*<>" else character for character in text)
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "[": "{[}",  # at the start of a row it would be read as an argument of the \\ before it
+    "]": "{]}",
+}
+
+
+def _escape_latex(text: str) -> str:
+    if text.startswith(">="):
+        return "$\\geq$" + _escape_latex(text[2:])
+    return "".join(_LATEX.get(character, character) for character in text)

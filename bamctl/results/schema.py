@@ -1,0 +1,240 @@
+"""What is stored of a run: its identity, one row a sample, and the accuracy at each length.
+
+The Arrow schemas are the definition of the Parquet files. Each field's metadata holds its meaning
+(`description`) and, where it has one, its `unit`; the schema's metadata holds the version. What is
+not known of a sample that was skipped or failed is null, never zero.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+"""Rises whenever a column changes its meaning, its type or its name."""
+
+VERSION_KEY = b"bamctl_schema_version"
+STATUSES = ("skipped", "failed", "done")
+"""What may have become of a sample, weakest first: a later entry replaces an earlier one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """What defines a run: change one field and it is another run."""
+
+    model: str
+    model_digest: str
+    tokenizer_digest: str
+    task: str
+    task_digest: str
+    variant: str  # deviations from the task file, for people to read; "" for none
+    depths: str  # "equidistant:20", "0,50,100", "random"
+    backend: str
+    dtype: str
+    seed: int
+    prompt_version: int
+
+    @cached_property
+    def run_id(self) -> str:
+        """The first 12 hex digits of the SHA-256 of the identity's canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def columns(self) -> dict[str, Any]:
+        """The identity as the columns of a row: `run_id` added, `depths` under the name `depth_policy`."""
+        values = asdict(self)
+        values["depth_policy"] = values.pop("depths")
+        return {"run_id": self.run_id, **values}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What a reader of the results wants to know of the model."""
+
+    position_encoding: str
+    ssmax: bool
+    train_length: int | None  # tokens
+    parameters: int | None
+
+    def columns(self) -> dict[str, Any]:
+        """The facts that are columns of a row; `parameters` stays in run.json."""
+        return {
+            "position_encoding": self.position_encoding,
+            "ssmax": self.ssmax,
+            "train_length": self.train_length,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRow:
+    """One sample and what became of it.
+
+    A run's own columns come from the identity and the facts:
+    ``SampleRow(**identity.columns(), **facts.columns(), row_id=…, …)``.
+
+    Raises:
+        ValueError: `status` is unknown; a done row lacks its prediction or its scores; another row has
+            them; a failed row does not say why; `started_at` has no time zone.
+    """
+
+    run_id: str
+    row_id: str
+    model: str
+    model_digest: str
+    tokenizer_digest: str
+    position_encoding: str
+    ssmax: bool
+    train_length: int | None
+    backend: str
+    device: str
+    dtype: str
+    task: str
+    task_digest: str
+    variant: str
+    depth_policy: str
+    seed: int
+    prompt_version: int
+    length: int
+    sample: int
+    status: str
+    started_at: datetime
+    bamctl_version: str
+    error: str | None = None
+    depth: tuple[float, ...] | None = None
+    prompt_tokens: int | None = None
+    needle_start: tuple[int, ...] | None = None
+    haystack_repeats: int | None = None
+    roundtrip_stable: bool | None = None
+    prompt_digest: str | None = None
+    references: tuple[str, ...] | None = None
+    prediction: str | None = None
+    exact: bool | None = None
+    recall: float | None = None
+    answer_logprob: float | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+        scored = [self.prediction is not None, self.exact is not None, self.recall is not None]
+        if self.status == "done" and not all(scored):
+            raise ValueError(f"row {self.row_id} is done but lacks its prediction, exact or recall")
+        if self.status != "done" and any(scored):
+            raise ValueError(f"row {self.row_id} is {self.status} but has a prediction or a score")
+        if self.status == "failed" and not self.error:
+            raise ValueError(f"row {self.row_id} failed but does not say why")
+        if self.started_at.utcoffset() is None:
+            raise ValueError(f"row {self.row_id}: started_at has no time zone")
+
+    def to_json(self) -> str:
+        """The row as one line of JSON, without the line's end."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["started_at"] = self.started_at.astimezone(UTC).isoformat()
+        return json.dumps(values, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "SampleRow":
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: the line is no JSON, or not the JSON of a row.
+        """
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+        try:
+            values["started_at"] = datetime.fromisoformat(values["started_at"])
+            for name in ("depth", "needle_start", "references"):
+                if values.get(name) is not None:
+                    values[name] = tuple(values[name])
+            return cls(**values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from error
+
+
+def _column(
+    name: str, kind: pa.DataType, description: str, *, unit: str = "", null: bool = False
+) -> pa.Field:
+    metadata = {"description": description, **({"unit": unit} if unit else {})}
+    return pa.field(name, kind, nullable=null, metadata=metadata)
+
+
+_text, _integer, _real, _flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_RUN = [
+    _column("run_id", _text, "the run: a digest of everything that defines it"),
+    _column("model", _text, "the model's name as it was given"),
+    _column("model_digest", _text, "digest of the weights and the configuration"),
+    _column("position_encoding", _text, "ggd, laplace, uniform, rotary, sinusoidal, or what the model says"),
+    _column("ssmax", _flag, "whether attention is scaled by ln n (Scalable Softmax)"),
+    _column("train_length", _integer, "context length in training, where known", unit="tokens", null=True),
+    _column("task", _text, "the task's name"),
+    _column("variant", _text, "deviations from the task's file, empty for none"),
+    _column("depth_policy", _text, "how needle depths were chosen: equidistant:N, a list in %, or random"),
+    _column("backend", _text, "what ran the model: native, transformers, vllm"),
+    _column("dtype", _text, "number format of weights and activations"),
+    _column("seed", _integer, "the run's seed"),
+]
+RUN_COLUMNS = tuple(field.name for field in _RUN)
+"""The columns that are the same in every row of a run, in both schemas."""
+
+SAMPLE_SCHEMA: pa.Schema = pa.schema(
+    [
+        _column("row_id", _text, "the sample: a digest of what defines it, stable over runs of one plan"),
+        *_RUN,
+        _column("tokenizer_digest", _text, "digest of the tokenizer"),
+        _column("task_digest", _text, "digest of the task's file"),
+        _column("prompt_version", _integer, "version of the code that builds prompts"),
+        _column("device", _text, "where it ran, such as cpu or cuda:0"),
+        _column("length", _integer, "target length of the prompt", unit="tokens"),
+        _column("sample", _integer, "the sample's number within its length, from 0"),
+        _column("depth", pa.list_(_real), "each needle's depth: 0 start, 100 end", unit="percent", null=True),
+        _column("prompt_tokens", _integer, "length of the prompt as built", unit="tokens", null=True),
+        _column("needle_start", pa.list_(_integer), "each needle's first position", unit="tokens", null=True),
+        _column("haystack_repeats", _integer, "times the haystack's text had to be started again", null=True),
+        _column("roundtrip_stable", _flag, "the prompt decoded and encoded is the same tokens", null=True),
+        _column("prompt_digest", _text, "digest of the prompt's token ids", null=True),
+        _column("references", pa.list_(_text), "the right answers", null=True),
+        _column("prediction", _text, "what the model wrote", null=True),
+        _column("exact", _flag, "the answer, and nothing but the answer, at the start", null=True),
+        _column("recall", _real, "share of the references found in the prediction", unit="0…1", null=True),
+        _column("answer_logprob", _real, "log-probability of the reference answer", unit="nats", null=True),
+        _column("completion_tokens", _integer, "tokens that were generated", unit="tokens", null=True),
+        _column("finish_reason", _text, "why generation ended: stop or length", null=True),
+        _column("prefill_seconds", _real, "time to read the prompt", unit="seconds", null=True),
+        _column("decode_seconds", _real, "time to write the answer", unit="seconds", null=True),
+        _column("peak_memory_bytes", _integer, "most memory in use", unit="bytes", null=True),
+        _column("status", _text, "done, skipped or failed"),
+        _column("error", _text, "why it was skipped or failed", null=True),
+        _column("started_at", pa.timestamp("us", tz="UTC"), "when the sample was started", unit="UTC"),
+        _column("bamctl_version", _text, "version of bamctl that ran it"),
+    ],
+    metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()},
+)
+
+ACCURACY_SCHEMA: pa.Schema = pa.schema(
+    [
+        *_RUN,
+        _column("length", _integer, "target length of the prompts", unit="tokens"),
+        _column("n", _integer, "samples that are done; the figures below are of these", unit="samples"),
+        _column("exact_count", _integer, "samples answered exactly", unit="samples"),
+        _column("accuracy", _real, "exact_count / n; null where n is 0", unit="0…1", null=True),
+        _column("ci_low", _real, "lower end of accuracy's 95% Wilson interval", unit="0…1", null=True),
+        _column("ci_high", _real, "upper end of accuracy's 95% Wilson interval", unit="0…1", null=True),
+        _column("mean_recall", _real, "mean recall", unit="0…1", null=True),
+        _column("mean_answer_logprob", _real, "mean answer_logprob where known", unit="nats", null=True),
+        _column("prefill_seconds", _real, "mean time to read a prompt", unit="seconds", null=True),
+        _column("decode_seconds", _real, "mean time to write an answer", unit="seconds", null=True),
+        _column("peak_memory_bytes", _integer, "most memory any sample used", unit="bytes", null=True),
+        _column("skipped", _integer, "samples that were skipped", unit="samples"),
+        _column("failed", _integer, "samples that failed", unit="samples"),
+    ],
+    metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()},
+)

@@ -1,0 +1,94 @@
+"""Intervals for what was counted, and the accuracy of runs at each length."""
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist
+
+import pandas as pd
+
+from bamctl.results.frames import empty_frame
+from bamctl.results.schema import ACCURACY_SCHEMA, RUN_COLUMNS
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval for a proportion (E. B. Wilson, JASA 22, 1927).
+
+    With p = successes / n and z the normal quantile of the confidence:
+    (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike the textbook interval it holds for
+    few samples and for proportions of 0 and 1.
+
+    Returns:
+        The interval's lower and upper end, within 0 … 1.
+
+    Raises:
+        ValueError: not 0 ≤ `successes` ≤ `n`, `n` < 1, or `confidence` outside (0, 1).
+    """
+    if n < 1 or not 0 <= successes <= n or not 0 < confidence < 1:
+        raise ValueError(f"no interval for {successes} of {n} at confidence {confidence}")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    p = successes / n
+    shrink = 1 + z * z / n
+    middle = (p + z * z / (2 * n)) / shrink
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / shrink
+    # At the ends the formula gives 0 and 1; a rounding must not hide that.
+    low = 0.0 if successes == 0 else max(0.0, middle - half)
+    high = 1.0 if successes == n else min(1.0, middle + half)
+    return low, high
+
+
+def effective_length(accuracies: Mapping[int, float], threshold: float) -> int | None:
+    """The longest length up to which every tested length has an accuracy of at least `threshold`.
+
+    Args:
+        accuracies: tested length in tokens → accuracy.
+        threshold: between 0 and 1; RULER's (arXiv 2404.06654, section 4) is 0.856.
+
+    Returns:
+        The length in tokens; None where the shortest tested length, or nothing, reaches the threshold.
+    """
+    longest = None
+    for length in sorted(accuracies):
+        if accuracies[length] < threshold:
+            break
+        longest = length
+    return longest
+
+
+def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of every run at every length.
+
+    Args:
+        samples: rows of SAMPLE_SCHEMA, each sample once, of any number of runs.
+
+    Returns:
+        Rows of ACCURACY_SCHEMA, one per run and length, in a fixed order. Figures are of the done
+        samples alone, and null where there are none.
+    """
+    if samples.empty:
+        return empty_frame(ACCURACY_SCHEMA)
+    keys = ["run_id", "length"]
+    samples = samples.assign(skipped=samples["status"] == "skipped", failed=samples["status"] == "failed")
+    everything = samples.groupby(keys)
+    done = samples[samples["status"] == "done"].groupby(keys)
+
+    table = everything[[name for name in RUN_COLUMNS if name not in keys]].first()
+    table[["skipped", "failed"]] = everything[["skipped", "failed"]].sum()
+    table["n"] = done.size().reindex(table.index, fill_value=0)
+    table["exact_count"] = done["exact"].sum().reindex(table.index, fill_value=0)
+    table["mean_recall"] = done["recall"].mean()
+    table["mean_answer_logprob"] = done["answer_logprob"].mean()
+    table["prefill_seconds"] = done["prefill_seconds"].mean()
+    table["decode_seconds"] = done["decode_seconds"].mean()
+    table["peak_memory_bytes"] = done["peak_memory_bytes"].max()
+
+    counts = list(zip(table["exact_count"], table["n"], strict=True))
+    intervals = [wilson_interval(int(k), int(n)) if n else (math.nan, math.nan) for k, n in counts]
+    table["accuracy"] = [k / n if n else math.nan for k, n in counts]
+    table["ci_low"] = [low for low, _ in intervals]
+    table["ci_high"] = [high for _, high in intervals]
+
+    table = table.reset_index()[ACCURACY_SCHEMA.names]
+    order = ["task", "variant", "depth_policy", "model", "backend", "dtype", "seed", "run_id", "length"]
+    table = table.sort_values(order, ignore_index=True)
+    typed: pd.DataFrame = table.astype(empty_frame(ACCURACY_SCHEMA).dtypes)
+    return typed

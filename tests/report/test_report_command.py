@@ -1,0 +1,149 @@
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bamctl.cli.report_command import print_accuracy, report
+from bamctl.errors import BadInput
+from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
+from bamctl.results.store import RunStore
+
+
+def parts(model: str = "tiny", task: str = "passkey") -> tuple[RunIdentity, ModelFacts]:
+    identity = RunIdentity(
+        model=model,
+        model_digest=f"{model}-digest",
+        tokenizer_digest="t",
+        task=task,
+        task_digest="k",
+        variant="",
+        depths="0,50,100",
+        backend="native",
+        dtype="float32",
+        seed=0,
+        prompt_version=1,
+    )
+    return identity, ModelFacts(position_encoding="ggd", ssmax=True, train_length=512, parameters=None)
+
+
+def make_row(sample: int, model: str = "tiny", task: str = "passkey") -> SampleRow:
+    """Right, unless it is the first of its length."""
+    identity, facts = parts(model, task)
+    return SampleRow(
+        **identity.columns(),
+        **facts.columns(),
+        row_id=str(sample),
+        device="cpu",
+        length=512,
+        sample=sample,
+        status="done",
+        started_at=datetime(2025, 1, 1, tzinfo=UTC),
+        bamctl_version="0.1.0",
+        prediction="1",
+        exact=sample > 0,
+        recall=1.0,
+    )
+
+
+def make_results(out: Path, model: str = "tiny", task: str = "passkey") -> Path:
+    """A run of four samples, finished; returns its folder."""
+    with RunStore.open(out, *parts(model, task)) as store:
+        for sample in range(4):
+            store.append(make_row(sample, model, task))
+    return store.folder
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Calls the command in a folder of its own; a BadInput comes out as it is."""
+    app = typer.Typer()
+    app.command()(report)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, arguments)
+        if result.exception is not None:
+            raise result.exception
+        assert result.stderr == ""
+        return result.stdout
+
+    return run
+
+
+def test_the_folder_results_is_the_default(call, tmp_path):
+    make_results(tmp_path / "results")
+    text = call()
+    assert [line.split() for line in text.split("\n")[:2]] == [
+        ["model", "train", "512", "effective"],
+        ["tiny", "512", "75", "<512"],
+    ]
+    assert text == call("results") == call(str(tmp_path), "results")
+    assert "[30, 95]" not in text
+    assert "[30, 95]" in call("--intervals")
+
+
+def test_a_run_that_is_still_running_is_shown(call, tmp_path):
+    make_results(tmp_path / "results")
+    expected = call("--csv")
+    with RunStore.open(tmp_path / "running", *parts()) as store:
+        for sample in range(4):
+            store.append(make_row(sample))
+        assert not (store.folder / "samples.parquet").exists()
+        assert call("--csv", "running") == expected
+
+
+def test_formats(call, tmp_path):
+    make_results(tmp_path / "results")
+    frame = pd.read_csv(io.StringIO(call("--csv")))
+    assert frame[["model", "length", "n", "exact_count", "accuracy"]].values.tolist() == [
+        ["tiny", 512, 4, 3, 0.75]
+    ]
+    assert call("--markdown").startswith("| model | train | 512 | effective |\n")
+    assert "\\toprule" in call("--latex")
+    assert "[30, 95]" in call("--markdown", "--intervals")
+
+
+def test_filters(call, tmp_path):
+    for model in ("one", "two"):
+        for task in ("passkey", "niah_single_1"):
+            make_results(tmp_path / "results", model, task)
+    lines = call("--csv", "--task", "niah_*", "--model", "two").split("\n")
+    assert len(lines) == 3
+    assert "two,two-digest" in lines[1]
+    assert len(call("--csv", "--model", "one", "--model", "two").split("\n")) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "results: no such file or folder"),
+        (["nowhere"], "nowhere: no such file or folder"),
+        (["empty"], "no results in empty; bamctl passkey makes some"),
+        (["made", "--task", "paskey"], "no results of task 'paskey' (did you mean passkey?)"),
+        (["made", "--task", "niah", "--model", "tiny"], "no results of these tasks by these models"),
+        (["--csv", "--latex", "nowhere"], "--csv and --latex exclude each other; choose one"),
+        (["--csv", "--markdown", "--latex"], "--csv and --markdown and --latex exclude each other"),
+    ],
+)
+def test_bad_input_is_one_line(call, tmp_path, arguments, message):
+    make_results(tmp_path / "made")
+    make_results(tmp_path / "made", "other", "niah")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput) as caught:
+        call(*arguments)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_commands_print_the_same_table(two_models):
+    console = Console(file=io.StringIO(), width=200)
+    print_accuracy(two_models, console)
+    assert console.file.getvalue().split("\n")[2].split()[0] == "tiny-rope"

@@ -1,0 +1,161 @@
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bamctl.errors import BadInput
+from bamctl.results.frames import to_frame
+from bamctl.results.journal import rows_table
+from bamctl.results.loading import load_samples, merge, read_samples
+from bamctl.results.schema import SAMPLE_SCHEMA, VERSION_KEY
+from bamctl.results.store import RunStore
+
+
+@pytest.fixture
+def two_runs(tmp_path, identity, facts, make_row):
+    """A run that is folded, and one (seed 1) that was left with a journal alone."""
+    with RunStore.open(tmp_path / "results", identity, facts) as first:
+        first.append(make_row(0))
+        first.append(make_row(1))
+    other = replace(identity, seed=1)
+    second = RunStore.open(tmp_path / "results", other, facts)
+    second.append(replace(make_row(0), run_id=other.run_id, seed=1))
+    yield first.folder, second.folder
+    second.close()
+
+
+def test_all_runs_below_a_folder_each_sample_once(tmp_path, two_runs):
+    first, second = two_runs
+    everything = load_samples([tmp_path])
+    assert sorted(everything["seed"]) == [0, 0, 1]
+    pd.testing.assert_frame_equal(load_samples([first, tmp_path, second, tmp_path / "results"]), everything)
+    assert load_samples([first])["seed"].tolist() == [0, 0]
+    assert load_samples([second])["seed"].tolist() == [1]
+    assert load_samples([first / "samples.parquet"])["seed"].tolist() == [0, 0]
+
+
+def test_the_tables_stand_on_their_own(tmp_path, two_runs):
+    first, _ = two_runs
+    copy = tmp_path / "elsewhere" / "samples-0.parquet"
+    copy.parent.mkdir()
+    copy.write_bytes((first / "samples.parquet").read_bytes())
+    pd.testing.assert_frame_equal(load_samples([copy.parent]), load_samples([first]))
+
+
+def test_other_files_do_not_matter(tmp_path, two_runs):
+    expected = load_samples([tmp_path])
+    for name in ("notes.txt", "other.parquet", "samples.parquet.writing"):
+        (two_runs[0] / name).write_text("not ours")
+    pd.testing.assert_frame_equal(load_samples([tmp_path]), expected)
+
+
+def test_a_folder_without_runs_has_no_samples(tmp_path):
+    samples = load_samples([tmp_path])
+    assert (len(samples), list(samples.columns)) == (0, SAMPLE_SCHEMA.names)
+
+
+def test_a_folder_s_name_is_no_column(tmp_path, two_runs):
+    folder = tmp_path / "seed=7"
+    folder.mkdir()
+    (folder / "samples.parquet").write_bytes((two_runs[0] / "samples.parquet").read_bytes())
+    assert load_samples([folder])["seed"].tolist() == [0, 0]
+
+
+def test_what_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(BadInput, match=r"^[^\n]*nowhere: no such file or folder$"):
+        load_samples([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop_columns(["status"]), "not a table of samples, it has no column status"),
+        (lambda _: pa.table({"x": [1]}), "not a table of samples, it has no column row_id"),
+        (
+            lambda t: t.replace_schema_metadata({VERSION_KEY: b"2"}),
+            "written by a later bamctl (schema 2, this one reads up to 1); upgrade bamctl",
+        ),
+        (lambda t: t.replace_schema_metadata({VERSION_KEY: b"x"}), "cannot be read as a table of samples"),
+        (
+            lambda t: t.set_column(t.column_names.index("length"), "length", pa.array(["long"])),
+            "cannot be read as a table of samples",
+        ),
+    ],
+)
+def test_a_foreign_table_is_one_line_that_names_it(tmp_path, make_row, change, message):
+    path = tmp_path / "samples.parquet"
+    pq.write_table(change(rows_table([make_row()])), path)
+    with pytest.raises(BadInput) as caught:
+        load_samples([tmp_path])
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_a_table_lacks_is_null_where_it_may_be(tmp_path, make_row):
+    path = tmp_path / "samples.parquet"
+    pq.write_table(rows_table([make_row()]).drop_columns(["haystack_repeats", "references"]), path)
+    table = read_samples(path)
+    assert table.schema.equals(SAMPLE_SCHEMA, check_metadata=True)
+    assert table.column("haystack_repeats").null_count == table.column("references").null_count == 1
+    assert read_samples(path, ["references", "row_id"]).column_names == ["references", "row_id"]
+
+
+def test_a_text_file_is_no_table(tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(BadInput, match=r"^[^\n]*a.txt: cannot be read as a table of samples [^\n]*$"):
+        load_samples([tmp_path / "a.txt"])
+
+
+def test_a_bad_line_is_named_and_the_rest_is_read(two_runs, caplog):
+    journal = two_runs[1] / "journal.jsonl"
+    journal.write_bytes(b"noise\n" + journal.read_bytes() + b'{"torn')
+    with caplog.at_level(logging.WARNING):
+        assert load_samples([two_runs[1]])["seed"].tolist() == [1]
+    (message,) = caplog.messages
+    assert message.startswith(f"{journal}, line 1: ")
+    journal.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "kept"),
+    [
+        (["skipped", "failed"], 1),
+        (["failed", "skipped"], 0),
+        (["done", "failed", "skipped"], 0),
+        (["failed", "done", "skipped", "failed"], 1),
+        (["done", "done"], 1),
+        (["skipped", "skipped", "skipped"], 2),
+    ],
+)
+def test_of_one_sample_s_rows_the_better_and_then_the_newer_counts(make_row, statuses, kept):
+    start = make_row().started_at
+    rows = [
+        make_row(status=status, device=f"device {number}", started_at=start + timedelta(seconds=number))
+        for number, status in enumerate(statuses)
+    ]
+    for order in (rows, rows[::-1]):
+        assert to_frame(merge([rows_table([row]) for row in order]))["device"].tolist() == [f"device {kept}"]
+
+
+def test_of_rows_started_at_once_the_later_counts(make_row):
+    rows = [make_row(device="first"), make_row(device="second")]
+    assert to_frame(merge([rows_table(rows)]))["device"].tolist() == ["second"]
+
+
+def test_samples_are_sorted_by_length_and_number(make_row):
+    rows = [make_row(10, 1024), make_row(2, 1024), make_row(3, 512)]
+    assert to_frame(merge([rows_table(rows)]))["sample"].tolist() == [3, 2, 10]
+
+
+def test_a_folder_that_cannot_be_listed_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(BadInput, match=r"cannot be read \(Permission denied\)$"):
+        load_samples([Path(tmp_path)])

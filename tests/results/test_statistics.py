@@ -1,0 +1,133 @@
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from bamctl.results.frames import to_frame
+from bamctl.results.journal import rows_table
+from bamctl.results.schema import ACCURACY_SCHEMA
+from bamctl.results.statistics import accuracy_table, effective_length, wilson_interval
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 2000), st.floats(0, 1), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
+def test_wilson_agrees_with_scipy(n, share, confidence):
+    successes = round(share * n)
+    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    low, high = wilson_interval(successes, n, confidence)
+    assert low == pytest.approx(interval.low, abs=1e-12)
+    assert high == pytest.approx(interval.high, abs=1e-12)
+    assert 0 <= low <= successes / n <= high <= 1
+
+
+@pytest.mark.parametrize(("n", "low"), [(10, 0.72), (20, 0.84), (100, 0.96)])
+def test_wilson_where_all_are_right_or_none(n, low):
+    assert wilson_interval(n, n) == (pytest.approx(low, abs=0.005), 1.0)
+    assert wilson_interval(0, n) == (0.0, pytest.approx(1 - low, abs=0.005))
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "confidence"),
+    [(0, 0, 0.95), (-1, 5, 0.95), (6, 5, 0.95), (1, 5, 0.0), (1, 5, 1.0)],
+)
+def test_wilson_refuses_what_has_no_interval(successes, n, confidence):
+    with pytest.raises(ValueError, match="no interval"):
+        wilson_interval(successes, n, confidence)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "effective"),
+    [
+        ({}, None),
+        ({512: 0.855}, None),
+        ({512: 0.856}, 512),
+        ({512: 1.0, 1024: 0.9, 2048: 0.85}, 1024),
+        ({2048: 1.0, 512: 1.0, 1024: 0.5}, 512),
+        ({512: 1.0, 1024: 1.0}, 1024),
+    ],
+)
+def test_effective_length_ends_before_the_first_length_below_the_threshold(accuracies, effective):
+    assert effective_length(accuracies, 0.856) == effective
+
+
+@pytest.fixture
+def samples(make_row) -> pd.DataFrame:
+    rows = [
+        make_row(0, answer_logprob=-1.0, prefill_seconds=1.0, decode_seconds=0.5, peak_memory_bytes=10),
+        make_row(1, answer_logprob=None, prefill_seconds=2.0, decode_seconds=1.0, peak_memory_bytes=30),
+        make_row(
+            2,
+            exact=False,
+            recall=0.5,
+            answer_logprob=-3.0,
+            prefill_seconds=6.0,
+            decode_seconds=0.0,
+            peak_memory_bytes=20,
+        ),
+        make_row(3, status="failed"),
+        make_row(0, length=1024, status="skipped"),
+        make_row(1, length=1024, status="skipped"),
+        make_row(
+            0, length=1024, run_id="other", variant="essays", train_length=None, exact=False, recall=0.0
+        ),
+    ]
+    return to_frame(rows_table(rows))
+
+
+def test_every_figure_by_hand(samples, identity):
+    first, second, third = accuracy_table(samples).to_dict("records")
+    low, high = wilson_interval(2, 3)
+    assert first == {
+        "run_id": identity.run_id,
+        "model": "models/tiny",
+        "model_digest": "aa" * 32,
+        "position_encoding": "ggd",
+        "ssmax": True,
+        "train_length": 512,
+        "task": "passkey",
+        "variant": "",
+        "depth_policy": "equidistant:20",
+        "backend": "native",
+        "dtype": "float32",
+        "seed": 0,
+        "length": 512,
+        "n": 3,
+        "exact_count": 2,
+        "accuracy": 2 / 3,
+        "ci_low": low,
+        "ci_high": high,
+        "mean_recall": 2.5 / 3,
+        "mean_answer_logprob": -2.0,
+        "prefill_seconds": 3.0,
+        "decode_seconds": 0.5,
+        "peak_memory_bytes": 30,
+        "skipped": 0,
+        "failed": 1,
+    }
+    assert (second["length"], second["n"], second["skipped"], second["failed"]) == (1024, 0, 2, 0)
+    assert second["exact_count"] == 0
+    assert (third["run_id"], third["n"], third["accuracy"]) == ("other", 1, 0.0)
+    assert third["ci_low"] == 0.0
+    assert pd.isna(third["train_length"])
+
+
+def test_where_nothing_is_done_every_figure_is_null(samples):
+    second = accuracy_table(samples).iloc[1]
+    nullable = {field.name for field in ACCURACY_SCHEMA if field.nullable} - {"train_length"}
+    assert {name for name in ACCURACY_SCHEMA.names if pd.isna(second[name])} == nullable
+
+
+def test_no_row_done_at_all(samples):
+    table = accuracy_table(samples[samples["status"] != "done"])
+    assert table["n"].tolist() == [0, 0]
+    assert table["accuracy"].isna().all()
+    assert all(math.isnan(value) for value in table["ci_low"])
+
+
+def test_the_order_of_the_samples_does_not_matter(samples):
+    expected = accuracy_table(samples)
+    pd.testing.assert_frame_equal(accuracy_table(samples.iloc[::-1]), expected)
+    pd.testing.assert_frame_equal(accuracy_table(samples.sample(frac=1, random_state=1)), expected)
