@@ -1,0 +1,204 @@
+"""A name or a folder → a checkpoint that is known to be sound → a model.
+
+`open_checkpoint` reads configuration, tokenizer and the headers of the weights, and compares every shape
+before anything is allocated, so that what is wrong is told in one line and at once. `Checkpoint.load` then
+reads the weights.
+"""
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoTokenizer
+
+from bamctl.errors import BadInput, did_you_mean
+from bamctl.locations import search_path
+from bamctl.models.config import BamConfig
+from bamctl.models.modeling import BamForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+DEFAULT_MODEL = "tiny-bam-ssmax"
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A folder whose configuration, tokenizer and weights fit together."""
+
+    name: str
+    folder: Path
+    config: BamConfig
+    tokenizer: "PreTrainedTokenizerBase"
+    weight_files: tuple[Path, ...]
+    parameters: int
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of what decides the model's answers: the configuration and the weights."""
+        told = {
+            key: value
+            for key, value in self.config.to_dict().items()
+            if key not in ("transformers_version", "_name_or_path", "dtype")
+        }
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
+        for file in self.weight_files:
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        return digest.hexdigest()
+
+    def load(self, *, device: str | torch.device, dtype: str) -> BamForCausalLM:
+        """Reads the weights.
+
+        Args:
+            device: where the model is to be.
+            dtype: a key of `DTYPES`; priors and SSMax stay in fp32.
+
+        Raises:
+            BadInput: a weight is not finite, or a file cannot be read.
+        """
+        try:
+            model = BamForCausalLM.from_pretrained(
+                self.folder, config=self.config, dtype=DTYPES[dtype], local_files_only=True
+            )
+        except (OSError, SafetensorError) as error:
+            raise BadInput(f"{self.folder}: the weights cannot be read ({_one_line(error)})") from None
+        for name, parameter in model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise BadInput(f"{self.folder}: weight {name} is not finite in {dtype}")
+        return model.to(device).eval()  # type: ignore[arg-type]
+
+
+def model_folders() -> dict[str, Path]:
+    """The checkpoints that have a name, sorted; where folders share one, the user's own."""
+    found: dict[str, Path] = {}
+    for folder in search_path("models"):
+        for config in folder.glob("*/config.json"):
+            found.setdefault(config.parent.name, config.parent)
+    return dict(sorted(found.items()))
+
+
+def find_model(name_or_folder: str) -> Path:
+    """The folder of a checkpoint.
+
+    Raises:
+        BadInput: neither the name of a checkpoint nor a folder that holds one.
+    """
+    known = model_folders()
+    if name_or_folder in known:
+        return known[name_or_folder]
+    folder = Path(name_or_folder).expanduser()
+    if not folder.exists():
+        raise BadInput(f"there is no model {name_or_folder!r}{did_you_mean(name_or_folder, known)}")
+    if not (folder / "config.json").is_file():
+        raise BadInput(f"{folder} is no checkpoint: it has no config.json")
+    return folder
+
+
+def open_checkpoint(name_or_folder: str) -> Checkpoint:
+    """Finds a checkpoint and checks all of it but the weights' values.
+
+    Raises:
+        BadInput: anything about it that is not as it should be, in one line.
+    """
+    folder = find_model(name_or_folder)
+    config = _read_config(folder)
+    files = _weight_files(folder)
+    parameters = _check_weights(folder, files, config)
+    tokenizer = _read_tokenizer(folder)
+    if len(tokenizer) > config.vocab_size:
+        raise BadInput(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {config.vocab_size}"
+        )
+    return Checkpoint(
+        name=folder.resolve().name,
+        folder=folder,
+        config=config,
+        tokenizer=tokenizer,
+        weight_files=files,
+        parameters=parameters,
+    )
+
+
+def _read_config(folder: Path) -> BamConfig:
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{path} cannot be read as JSON ({_one_line(error)})") from None
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind != BamConfig.model_type:
+        raise BadInput(
+            f"{path}: model_type is {kind!r}; the native backend runs {BamConfig.model_type!r} alone"
+        )
+    try:
+        return BamConfig.from_dict(content)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path}: {_one_line(error)}") from None
+
+
+def _weight_files(folder: Path) -> tuple[Path, ...]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return (single,)
+    if index.is_file():
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise BadInput(f"{index} is no index of weights ({_one_line(error)})") from None
+        missing = sorted(name for name in names if not (folder / name).is_file())
+        if missing:
+            raise BadInput(f"{folder}: weights {missing[0]} are missing; {index.name} names them")
+        return tuple(folder / name for name in sorted(names))
+    raise BadInput(f"{folder} has no model.safetensors: weights are read from safetensors alone")
+
+
+def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> int:
+    """Compares the stored shapes with those that the configuration asks for; the number of parameters."""
+    stored: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                stored |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise BadInput(f"{file} is damaged or cut short ({_one_line(error)})") from None
+    if config.num_hidden_layers > len(stored):  # before a model of so many layers is drawn up
+        raise BadInput(
+            f"{folder}: config.json says num_hidden_layers {config.num_hidden_layers},"
+            f" the weights hold {len(stored)} tensors in all"
+        )
+    with torch.device("meta"):
+        model = BamForCausalLM(config)
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        wanted.pop("lm_head.weight", None)
+        stored.pop("lm_head.weight", None)
+    for name in sorted(wanted.keys() | stored.keys()):
+        if name not in stored:
+            raise BadInput(f"{folder}: the weights lack {name}, which config.json asks for")
+        if name not in wanted:
+            raise BadInput(f"{folder}: the weights hold {name}, which config.json has no place for")
+        if stored[name] != wanted[name]:
+            raise BadInput(
+                f"{folder}: weight {name} is {list(stored[name])}, config.json asks for {list(wanted[name])}"
+            )
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever a damaged tokenizer file makes transformers raise
+        raise BadInput(f"{folder}: the tokenizer cannot be read ({_one_line(error)})") from None
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,1 @@
+"""Training a checkpoint from a recipe file."""

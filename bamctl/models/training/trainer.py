@@ -1,0 +1,293 @@
+"""The training loop, on Lightning Fabric: one device or many, and it goes on where it was killed.
+
+A half-finished training lies in ``<folder>/.training/``; when it is done the folder is a checkpoint in
+Hugging Face layout with its recipe and its log.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import yaml
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from bamctl.attention import Prior, ScalableSoftmax
+from bamctl.errors import BadInput, RunFailed
+from bamctl.models.config import BamConfig
+from bamctl.models.modeling import BamForCausalLM
+from bamctl.models.training.data import Batch, ExampleSource
+from bamctl.models.training.recipe import LookupExamples, OptimiserRecipe, PasskeyExamples, Recipe
+from bamctl.models.training.text import load_text
+from bamctl.models.training.tokenizer import train_tokenizer
+from bamctl.tasks.catalog import load_spec
+from bamctl.tasks.passkey import PasskeySpec
+from bamctl.tasks.tokenization import PromptTokenizer
+
+UNFINISHED = ".training"
+SAVE_EVERY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What one step did; `seconds` and `tokens` count from the start of the training, pauses left out."""
+
+    step: int
+    steps: int
+    length: int
+    loss: float
+    """Mean over all tokens, in nats."""
+    answer_loss: float | None
+    """Mean over the tokens that were asked for; None where the batch asked for none."""
+    answer_accuracy: float | None
+    """Share of the questions whose every answer token was the likeliest one."""
+    learning_rate: float
+    tokens: int
+    seconds: float
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    text_folder: Path,
+    devices: int | str = "auto",
+    accelerator: str = "auto",
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> list[StepReport]:
+    """Trains `recipe` into `folder`, or goes on with what a killed run of the same recipe left there.
+
+    Args:
+        folder: becomes the checkpoint.
+        text_folder: where the recipe's relative paths of text start.
+        devices, accelerator: as Lightning Fabric takes them.
+        on_step: called after every step, in the main process.
+
+    Returns:
+        The log, one report a step.
+
+    Raises:
+        BadInput: `folder` holds something else, or the recipe describes no model.
+        RunFailed: the loss is not finite any more.
+    """
+    unfinished = folder / UNFINISHED
+    _check_folder(folder, recipe)
+    fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.precision)
+    fabric.launch()
+    fabric.seed_everything(recipe.seed, verbose=False)
+
+    text = load_text(recipe.data.text, relative_to=text_folder)
+    tokenizer = train_tokenizer(text, _prompt_words(recipe), recipe.tokenizer.vocab_size)
+    config = model_config(recipe, tokenizer)
+    source = ExampleSource(recipe, PromptTokenizer(tokenizer), text, tokenizer.eos_token_id)
+    model, optimiser = fabric.setup(bare := BamForCausalLM(config), _optimiser(bare, recipe.optimiser))
+
+    log: list[StepReport] = []
+    state = {"model": model, "optimizer": optimiser, "log": [], "recipe": ""}
+    if (unfinished / "state.ckpt").exists():
+        fabric.load(unfinished / "state.ckpt", state)
+        log = [StepReport(**report) for report in state["log"]]
+    elif fabric.is_global_zero:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        _write_recipe(recipe, unfinished)
+
+    saved_at = time.monotonic()
+    for report in _steps(recipe, source, fabric, model, optimiser, log):
+        log.append(report)
+        if fabric.is_global_zero:
+            on_step(report)
+        if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+            state |= {"log": [asdict(report) for report in log], "recipe": recipe.digest}
+            _save_state(fabric, state, unfinished)
+            saved_at = time.monotonic()
+
+    if fabric.is_global_zero:
+        _finish(recipe, bare, tokenizer, log, folder)
+    fabric.barrier()
+    return log
+
+
+def model_config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> BamConfig:
+    """The recipe's model for this tokenizer.
+
+    Raises:
+        BadInput: fields that describe no model.
+    """
+    try:
+        return BamConfig(
+            **recipe.model,
+            vocab_size=len(tokenizer),
+            train_length=recipe.train_length,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"recipe {recipe.name}: model: {error}") from None
+
+
+def learning_rate_factor(step: int, recipe: OptimiserRecipe) -> float:
+    """What both learning rates are multiplied with at `step`: warm-up, constant, linear to zero."""
+    warm = min(1.0, (step + 1) / max(1, recipe.warmup_steps))
+    fraction = step / recipe.steps
+    if fraction < recipe.decay_from:
+        return warm
+    return warm * (1 - fraction) / (1 - recipe.decay_from)
+
+
+def parameter_groups(model: nn.Module, recipe: OptimiserRecipe) -> list[dict[str, Any]]:
+    """Matrices decay; norms do not; priors and SSMax do not either, and have a learning rate of their own."""
+    prior_ids = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, (Prior, ScalableSoftmax))
+        for parameter in module.parameters()
+    }
+    priors = [p for p in model.parameters() if id(p) in prior_ids]
+    matrices = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() >= 2]
+    vectors = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() < 2]
+    groups = [
+        {"params": matrices, "base_lr": recipe.learning_rate, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "base_lr": recipe.learning_rate, "weight_decay": 0.0},
+        {"params": priors, "base_lr": recipe.prior_learning_rate, "weight_decay": 0.0},
+    ]
+    return [group | {"lr": group["base_lr"]} for group in groups if group["params"]]
+
+
+def _optimiser(model: nn.Module, recipe: OptimiserRecipe) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameter_groups(model, recipe), betas=recipe.betas, lr=recipe.learning_rate)
+
+
+def _steps(
+    recipe: Recipe,
+    source: ExampleSource,
+    fabric: Fabric,
+    model: Any,
+    optimiser: Any,
+    log: list[StepReport],
+) -> Iterator[StepReport]:
+    """The loop itself, from the step behind the log's last one."""
+    model.train()
+    tokens, seconds = (log[-1].tokens, log[-1].seconds) if log else (0, 0.0)
+    for step in range(len(log), recipe.optimiser.steps):
+        started = time.monotonic()
+        factor = learning_rate_factor(step, recipe.optimiser)
+        for group in optimiser.param_groups:
+            group["lr"] = group["base_lr"] * factor
+        batch = source.batch(step, rank=fabric.global_rank, ranks=fabric.world_size)
+        ids = fabric.to_device(torch.from_numpy(batch.ids))
+        logits = model(ids, use_cache=False, log_length_scale=_jitter(recipe, step)).logits
+        loss, answer_loss, answer_accuracy = _losses(logits, ids, batch)
+        fabric.backward(loss if answer_loss is None else loss + answer_loss)
+        fabric.clip_gradients(model, optimiser, max_norm=recipe.optimiser.clip, error_if_nonfinite=False)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if not torch.isfinite(loss):
+            raise RunFailed(
+                f"recipe {recipe.name}: the loss is {loss.item()} at step {step + 1};"
+                " lower optimiser.learning_rate or optimiser.prior_learning_rate"
+            )
+        tokens += ids.numel() * fabric.world_size
+        seconds += time.monotonic() - started
+        yield StepReport(
+            step=step + 1,
+            steps=recipe.optimiser.steps,
+            length=ids.shape[1],
+            loss=loss.item(),
+            answer_loss=None if answer_loss is None else answer_loss.item(),
+            answer_accuracy=answer_accuracy,
+            learning_rate=optimiser.param_groups[0]["lr"],
+            tokens=tokens,
+            seconds=seconds,
+        )
+
+
+def _jitter(recipe: Recipe, step: int) -> float:
+    """This step's factor on SSMax's ln n; the same on every rank."""
+    jitter = recipe.log_length_jitter
+    if jitter is None:
+        return 1.0
+    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+    applies, place = torch.rand(2, generator=generator).tolist()
+    return jitter.lowest * (jitter.highest / jitter.lowest) ** place if applies < jitter.share else 1.0
+
+
+def _losses(logits_BLV: Tensor, ids_BL: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None, float | None]:
+    """Mean loss over all tokens, over answer tokens, and the share of answers that are all right."""
+    nll_BL = F.cross_entropy(
+        logits_BLV[:, :-1].flatten(0, 1), ids_BL[:, 1:].flatten(), reduction="none"
+    ).view(ids_BL.shape[0], -1)
+    is_answer_BL = torch.from_numpy(batch.is_answer[:, 1:]).to(ids_BL.device)
+    loss = nll_BL.mean()
+    asked_B = is_answer_BL.any(dim=1)
+    if not asked_B.any():
+        return loss, None, None
+    wrong_BL = (logits_BLV[:, :-1].argmax(dim=-1) != ids_BL[:, 1:]) & is_answer_BL
+    right = (~wrong_BL.any(dim=1) & asked_B).sum() / asked_B.sum()
+    return loss, nll_BL[is_answer_BL].mean(), right.item()
+
+
+def _prompt_words(recipe: Recipe) -> list[str]:
+    """Every string that the recipe's prompts are made of."""
+    strings = [*recipe.data.distractors]
+    for examples in recipe.data.examples:
+        if isinstance(examples, LookupExamples):
+            strings += [examples.needle, examples.question]
+        if isinstance(examples, PasskeyExamples):
+            spec = load_spec(examples.task)
+            if isinstance(spec, PasskeySpec):
+                strings += [spec.description, *spec.garbage, spec.information, spec.question]
+    return [string.replace("{", " ").replace("}", " ") for string in strings]
+
+
+def _check_folder(folder: Path, recipe: Recipe) -> None:
+    unfinished = folder / UNFINISHED
+    if (unfinished / "recipe.sha256").exists():
+        if (unfinished / "recipe.sha256").read_text().strip() != recipe.digest:
+            raise BadInput(
+                f"{folder} holds a half-finished training of another recipe;"
+                f" remove {unfinished} to start over"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} is there already; name another folder with --to, or remove it")
+
+
+def _write_recipe(recipe: Recipe, folder: Path) -> None:
+    (folder / "recipe.sha256").write_text(recipe.digest + "\n")
+
+
+def _save_state(fabric: Fabric, state: dict[str, Any], unfinished: Path) -> None:
+    """Written aside and then moved, so that a kill leaves the former state or this one."""
+    fabric.save(unfinished / "state.tmp", state)
+    if fabric.is_global_zero:
+        (unfinished / "state.tmp").replace(unfinished / "state.ckpt")
+
+
+def _finish(
+    recipe: Recipe,
+    model: BamForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    log: list[StepReport],
+    folder: Path,
+) -> None:
+    """Makes the folder a checkpoint."""
+    dtype = getattr(torch, recipe.weights_dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    content = recipe.model_dump(mode="json", exclude_none=True)
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
+    )
+    with (folder / "training_log.jsonl").open("w") as file:
+        file.writelines(json.dumps(asdict(report)) + "\n" for report in log)
+    shutil.rmtree(folder / UNFINISHED)
