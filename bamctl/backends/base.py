@@ -1,0 +1,76 @@
+"""What every way of running a model offers: prompts in, completions out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from bamctl.tasks.prompt import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a model made of one prompt, greedily."""
+
+    token_ids: tuple[int, ...]
+    """Generated tokens, without the end of sequence."""
+    text: str
+    """The same as text, special tokens left out."""
+    finish_reason: Literal["stop", "length"]
+    """Whether the model ended its answer, or `Prompt.tokens_to_generate` did."""
+    answer_logprob: float | None
+    """ln p of the first reference's tokens after the prompt, in nats; None where a backend cannot tell."""
+    prefill_seconds: float
+    """Reading the prompt; of prompts run together, an equal share."""
+    decode_seconds: float
+    """Generating, and scoring the reference; an equal share likewise."""
+    peak_memory_bytes: int | None
+    """The most memory in use while this ran: of the GPU, or resident of the process on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """What identifies the model of a backend, and what a reader of its results wants to know."""
+
+    name: str
+    digest: str
+    position_encoding: str
+    ssmax: bool
+    train_length: int | None
+    """Tokens; None where it is not known."""
+    parameters: int | None
+    longest_prompt: int | None
+    """Tokens; None where the model has no limit of its own."""
+
+
+class Backend(Protocol):
+    """One model, ready to answer."""
+
+    @property
+    def name(self) -> str:
+        """``native``, ``transformers`` or ``vllm``."""
+
+    @property
+    def model(self) -> ModelDescription:
+        """What runs."""
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's own tokenizer."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs: ``cpu``, ``cuda:0 (NVIDIA H200)``."""
+
+    @property
+    def dtype(self) -> str:
+        """``float32``, ``bfloat16`` or ``float16``."""
+
+    def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        """Answers prompts of one length, exactly as they are: nothing is added or cut off.
+
+        Raises:
+            RunFailed: out of memory, or the engine died.
+        """

@@ -1,0 +1,152 @@
+"""The card of a checkpoint: what it is, what it was trained on, what it measures, and where it ends."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from bamctl.attention import GeneralizedGaussian, Laplace
+from bamctl.backends.native import NativeBackend
+from bamctl.evaluation.depths import parse_depths
+from bamctl.evaluation.run import EvaluationRequest, Progress, evaluate
+from bamctl.lengths import doubling_lengths, format_length
+from bamctl.models.loading import Checkpoint, open_checkpoint
+from bamctl.models.modeling import BamForCausalLM
+from bamctl.models.training.recipe import Recipe, load_recipe
+from bamctl.results.statistics import wilson_interval
+from bamctl.results.store import accuracy_table, load_samples
+from bamctl.tasks.catalog import build_task, load_spec
+
+CARD = "README.md"
+LONGEST = 32 * 1024
+SAMPLES = 20
+
+
+def write_card(
+    folder: Path,
+    *,
+    haystacks: Sequence[str] = ("garbage",),
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Path:
+    """Measures passkey accuracy from the train length to 32k, 20 samples a length, and writes the card.
+
+    Args:
+        folder: a checkpoint that `bamctl train` made, with its recipe beside the weights.
+        haystacks: each gets a row: ``garbage``, or the path of a text file it was not trained on.
+        on_progress: told after every sample.
+
+    Raises:
+        BadInput: no checkpoint with a recipe, or a haystack that cannot be read.
+    """
+    checkpoint = open_checkpoint(str(folder))
+    recipe = load_recipe(folder / "recipe.yaml")
+    backend = NativeBackend(checkpoint)
+    tables = [_measure(backend, haystack, on_progress) for haystack in haystacks]
+    model = checkpoint.load(device="cpu", dtype="float32")
+    path = folder / CARD
+    path.write_text("\n".join(_lines(checkpoint, recipe, model, pd.concat(tables))) + "\n", encoding="utf-8")
+    return path
+
+
+def _measure(backend: NativeBackend, haystack: str, on_progress: Callable[[Progress], None]) -> pd.DataFrame:
+    train_length = backend.model.train_length or 512
+    task = build_task(load_spec("passkey", haystack=haystack), backend.tokenizer)
+    with tempfile.TemporaryDirectory() as out:
+        request = EvaluationRequest(
+            lengths=doubling_lengths(train_length, max(LONGEST, train_length)),
+            samples=SAMPLES,
+            depths=parse_depths("equidistant", SAMPLES),
+            out=Path(out),
+        )
+        summary = evaluate(backend, task, request, on_progress=on_progress)
+        return accuracy_table(load_samples([summary.folder]))
+
+
+def _lines(
+    checkpoint: Checkpoint, recipe: Recipe, model: BamForCausalLM, accuracy: pd.DataFrame
+) -> Iterator[str]:
+    config = checkpoint.config
+    shape = (
+        f"{checkpoint.parameters:,} parameters: {config.num_hidden_layers} layers, width {config.hidden_size},"
+        f" {config.num_attention_heads} heads of {config.head_dim}, vocabulary {config.vocab_size}"
+    )
+    yield from ("---", "library_name: transformers", "license: apache-2.0")
+    yield from ("tags: [bamctl, bayesian-attention]", "---", "")
+    yield from (f"# {recipe.name}", "", f"{_sentence(recipe.summary)}", "")
+    yield f"- {shape} (byte-level BPE, every digit a token of its own)"
+    yield f"- position encoding `{config.position_encoding}`, Scalable Softmax {'on' if config.ssmax else 'off'}"
+    yield (
+        f"- trained at contexts of {recipe.stages[0].lengths[0]} to {config.train_length} tokens,"
+        f" {recipe.optimiser.steps} steps of {recipe.optimiser.tokens_per_step} tokens, seed {recipe.seed}"
+    )
+    yield (
+        "- `recipe.yaml` beside this card is the whole recipe, for `bamctl train`;"
+        " `training_log.jsonl` has loss and answer accuracy of every step"
+    )
+    yield from ("", "## Trained on", "", *_data(recipe))
+    yield from ("", "## What it measures", "", *_accuracy(accuracy))
+    yield from ("", "## What the heads learned", "", *_heads(model))
+    yield from ("", "## Limits", "")
+    yield (
+        f"- It was trained on these very prompts, at {config.train_length} tokens and less. What it shows is"
+        " how retrieval extrapolates in length, not how it generalises to other questions."
+    )
+    yield from (f"- {_sentence(limit)}" for limit in recipe.limits)
+
+
+def _data(recipe: Recipe) -> Iterator[str]:
+    total = sum(examples.weight for examples in recipe.data.examples)
+    for examples in recipe.data.examples:
+        yield f"- {examples.weight / total:.0%} {examples.kind}: {examples.describe()}"
+    yield f"- haystacks: {recipe.data.garbage:.0%} the passkey task's garbage, else text"
+    yield f"- text: {', '.join(recipe.data.text)}"
+    if recipe.data.distractors:
+        yield (
+            f"- in {recipe.data.distractor_share:.0%} of the haystacks numbers that nobody asks for,"
+            " so that not every number is an answer"
+        )
+    jitter = recipe.log_length_jitter
+    if jitter is not None:
+        yield (
+            f"- in {jitter.share:.0%} of the batches SSMax's ln n times a factor of {jitter.lowest} to"
+            f" {jitter.highest}, which imitates other context lengths"
+        )
+
+
+def _accuracy(accuracy: pd.DataFrame) -> Iterator[str]:
+    lengths = sorted(accuracy["length"].unique())
+    yield f"Passkey, five digits, exact match; {SAMPLES} samples a length, equidistant depths, fp32, seed 0."
+    yield ""
+    yield "| haystack | " + " | ".join(format_length(int(length)) for length in lengths) + " |"
+    yield "|---|" + "---|" * len(lengths)
+    for variant, rows in accuracy.groupby("variant", sort=True):
+        by_length = rows.set_index("length")["accuracy"]
+        name = str(variant).removeprefix("haystack=") or "garbage"
+        yield f"| {name} | " + " | ".join(f"{100 * by_length[length]:.0f}%" for length in lengths) + " |"
+    low, _ = wilson_interval(SAMPLES, SAMPLES)
+    yield ""
+    yield f"With {SAMPLES} samples, 100% means at least {100 * low:.0f}% with 95% confidence (Wilson)."
+
+
+def _heads(model: BamForCausalLM) -> Iterator[str]:
+    yield "| layer | head | α | β | SSMax s |"
+    yield "|---|---|---|---|---|"
+    shared = model.model.prior
+    for number, layer in enumerate(model.model.layers):
+        prior = layer.self_attn.prior or shared
+        ssmax = layer.self_attn.ssmax
+        for head in range(model.config.num_attention_heads):
+            alpha, beta = "–", "–"
+            if isinstance(prior, GeneralizedGaussian):
+                alpha, beta = f"{prior.alpha[head].item():.4g}", f"{prior.beta[head].item():.3f}"
+            elif isinstance(prior, Laplace):
+                alpha, beta = f"{1 / prior.slopes[head].item():.4g}", "1"
+            scale = "–" if ssmax is None else f"{torch.as_tensor(ssmax.scale)[head].item():.3f}"
+            yield f"| {number} | {head} | {alpha} | {beta} | {scale} |"
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

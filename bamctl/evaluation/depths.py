@@ -1,0 +1,70 @@
+"""Where needles go: a depth for every sample of a length."""
+
+import math
+from dataclasses import dataclass
+
+from bamctl.errors import BadInput
+
+_NAMED = {"beginning": 0.0, "end": 100.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthPolicy:
+    """A rule that gives every sample its depth, 0 (start of the haystack) to 100 (its end).
+
+    `values` are taken in turn; None draws each sample's depth from its own random stream.
+    """
+
+    text: str
+    """As results tell it: ``equidistant:20``, ``0,50,100``, ``random``."""
+    values: tuple[float, ...] | None
+
+    def depth(self, sample: int) -> float | None:
+        """The depth of a sample, None where it is to be drawn."""
+        return None if self.values is None else self.values[sample % len(self.values)]
+
+
+def parse_depths(text: str, samples: int) -> DepthPolicy:
+    """Reads ``--depths``.
+
+    ``equidistant``: as many as there are samples, from 0 to 100. A number N: N equidistant ones, taken in
+    turn. A list ``0,25,50`` or one value ``50%``: these, in turn. ``beginning``, ``end``, ``random``.
+
+    Raises:
+        BadInput: none of these, or a depth outside 0 … 100.
+    """
+    words = text.strip()
+    if words == "random":
+        return DepthPolicy(text="random", values=None)
+    if words == "equidistant":
+        return DepthPolicy(text=f"equidistant:{samples}", values=_equidistant(samples))
+    if words in _NAMED:
+        values: tuple[float, ...] = (_NAMED[words],)
+    elif words.isdecimal():
+        if not 1 <= int(words) <= 10_000:
+            raise BadInput(f"depths {text!r}: a number of depths lies between 1 and 10000")
+        values = _equidistant(int(words))
+    else:
+        values = tuple(_depth(part, text) for part in words.split(",") if part.strip())
+        if not values:
+            raise BadInput(f"depths {text!r} name no depth; write for example 0,25,50,75,100")
+    return DepthPolicy(text=",".join(f"{value:g}" for value in values), values=values)
+
+
+def _equidistant(count: int) -> tuple[float, ...]:
+    return (50.0,) if count == 1 else tuple(100 * index / (count - 1) for index in range(count))
+
+
+def _depth(part: str, text: str) -> float:
+    try:
+        value = float(part.strip().removesuffix("%"))
+    except ValueError:
+        raise BadInput(
+            f"depths {text!r}: {part.strip()!r} is no depth; write equidistant, random, a number of depths,"
+            " or a list such as 0,25,50"
+        ) from None
+    if not (math.isfinite(value) and 0 <= value <= 100):
+        raise BadInput(
+            f"depths {text!r}: {part.strip()} lies outside 0 (start of the haystack) to 100 (its end)"
+        )
+    return value

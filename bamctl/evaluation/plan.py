@@ -1,0 +1,51 @@
+"""The plan: every sample that is to exist, before the first one is run."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bamctl.evaluation.depths import DepthPolicy
+from bamctl.tasks.spec import TaskSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSample:
+    """One row of the grid.
+
+    `row_id` is a digest of what defines the sample and of nothing else: neither the model nor the tokenizer,
+    so that two models are asked for the same keys at the same depths, and neither the other lengths nor the
+    number of samples.
+    """
+
+    row_id: str
+    length: int
+    sample: int
+    depth: float
+
+    def rng(self) -> np.random.Generator:
+        """The sample's own random stream, the same whenever it is asked for."""
+        return np.random.default_rng(int(self.row_id, 16))
+
+
+def plan_samples(
+    spec: TaskSpec, *, lengths: Sequence[int], samples: int, depths: DepthPolicy, seed: int
+) -> dict[int, list[PlannedSample]]:
+    """The grid: for each length, shortest first, its samples in order."""
+    return {
+        length: [_planned(spec, length, sample, depths, seed) for sample in range(samples)]
+        for length in sorted(lengths)
+    }
+
+
+def _planned(spec: TaskSpec, length: int, sample: int, depths: DepthPolicy, seed: int) -> PlannedSample:
+    depth = depths.depth(sample)
+    definition = [
+        spec.digest, spec.prompt_version, seed, length, sample, "random" if depth is None else depth
+    ]  # fmt: skip
+    row_id = hashlib.sha256(json.dumps(definition).encode()).hexdigest()[:24]
+    if depth is None:  # from a stream beside the sample's own, which stays the same for a fixed depth
+        depth = float(np.random.default_rng([int(row_id, 16), 1]).uniform(0, 100))
+    return PlannedSample(row_id=row_id, length=length, sample=sample, depth=depth)

@@ -1,0 +1,280 @@
+"""One run: a model, a task, and every sample of the plan, each stored as soon as it is known."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import bamctl
+from bamctl.backends.base import Backend, Completion
+from bamctl.errors import BadInput, RunFailed
+from bamctl.evaluation.depths import DepthPolicy
+from bamctl.evaluation.plan import PlannedSample, plan_samples
+from bamctl.evaluation.scores import exact_match, recall
+from bamctl.lengths import format_length
+from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
+from bamctl.results.store import RunStore
+from bamctl.tasks.base import Task
+from bamctl.tasks.prompt import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """What is to be measured, whatever the model."""
+
+    lengths: tuple[int, ...]
+    """Target lengths in tokens."""
+    samples: int
+    """Samples of each length."""
+    depths: DepthPolicy
+    seed: int = 0
+    batch_size: int = 1
+    """Prompts that run together. They have one length, so that nothing is padded."""
+    patience: int | None = None
+    """Skip the lengths behind this many at zero accuracy in a row; None skips none."""
+    out: Path = Path("results")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Told after every batch: where a run stands at one length."""
+
+    model: str
+    task: str
+    length: int
+    done: int
+    """Samples of this length that are done, those of earlier runs included."""
+    samples: int
+    right: int
+    """Of the done ones, how many are an exact match."""
+    seconds: float
+    """What this batch took in the backend."""
+    ran: int
+    """Samples in this batch; 0 where a length was complete or is skipped."""
+    skipped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run left behind."""
+
+    run_id: str
+    folder: Path
+    ran: int
+    """Samples that this call ran."""
+    found: int
+    """Samples of the plan that were there already."""
+
+
+def check_request(task: Task, request: EvaluationRequest, longest_prompt: int | None, model: str) -> None:
+    """Checks what can be checked before anything is written.
+
+    Raises:
+        BadInput: a length that the task cannot fill or the model cannot read.
+    """
+    shortest, longest = min(request.lengths), max(request.lengths)
+    if shortest < task.shortest_length:
+        raise BadInput(
+            f"length {format_length(shortest)} is too short for {task.spec.name} with the tokenizer of"
+            f" {model}: the shortest that works is {task.shortest_length}"
+        )
+    if longest_prompt is not None and longest > longest_prompt:
+        raise BadInput(
+            f"length {format_length(longest)} is beyond what {model} reads: {longest_prompt} tokens;"
+            " lower --max-len or --lengths"
+        )
+
+
+def run_identity(backend: Backend, task: Task, request: EvaluationRequest) -> RunIdentity:
+    """What defines the run that `evaluate` would make."""
+    return RunIdentity(
+        model=backend.model.name,
+        model_digest=backend.model.digest,
+        tokenizer_digest=task.tokenizer.digest,
+        task=task.spec.name,
+        task_digest=task.spec.digest,
+        variant=task.spec.variant,
+        depths=request.depths.text,
+        backend=backend.name,
+        dtype=backend.dtype,
+        seed=request.seed,
+        prompt_version=task.spec.prompt_version,
+    )
+
+
+def evaluate(
+    backend: Backend,
+    task: Task,
+    request: EvaluationRequest,
+    *,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> RunSummary:
+    """Runs every sample of the plan that is not stored yet.
+
+    Rows are on the disk one by one and are folded into Parquet length by length. Whatever ends this early
+    (an error, Ctrl-C), what was finished stays, and the same call goes on from there.
+
+    Raises:
+        BadInput: lengths that do not fit the task or the model, or a folder that cannot be written to;
+            nothing was written.
+        RunFailed: the backend or the disk failed on the way.
+    """
+    check_request(task, request, backend.model.longest_prompt, backend.model.name)
+    identity = run_identity(backend, task, request)
+    facts = ModelFacts(
+        position_encoding=backend.model.position_encoding,
+        ssmax=backend.model.ssmax,
+        train_length=backend.model.train_length,
+        parameters=backend.model.parameters,
+    )
+    plan = plan_samples(
+        task.spec,
+        lengths=request.lengths,
+        samples=request.samples,
+        depths=request.depths,
+        seed=request.seed,
+    )
+    with RunStore.open(request.out, identity, facts) as store:
+        run = _Run(backend, task, request, store, {**identity.columns(), **facts.columns()}, on_progress)
+        found = len(store.done() & {sample.row_id for row in plan.values() for sample in row})
+        zeros = 0
+        for length, samples in plan.items():
+            if request.patience is not None and zeros >= request.patience:
+                run.skip(length, samples, zeros)
+            else:
+                zeros = 0 if run.measure(length, samples) else zeros + 1
+            store.fold()
+        return RunSummary(run_id=identity.run_id, folder=store.folder, ran=run.ran, found=found)
+
+
+class _Run:
+    """The state of one call of `evaluate`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        task: Task,
+        request: EvaluationRequest,
+        store: RunStore,
+        run_columns: dict[str, Any],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.backend = backend
+        self.task = task
+        self.request = request
+        self.store = store
+        self.run_columns = run_columns
+        self.on_progress = on_progress
+        self.ran = 0
+        stored = store.rows()
+        stored = stored[stored["status"] == "done"]
+        self.exact = dict(zip(stored["row_id"], stored["exact"].astype(bool), strict=True))
+
+    def measure(self, length: int, samples: Sequence[PlannedSample]) -> int:
+        """Runs what is missing of one length; how many of its samples are right, earlier ones included."""
+        pending = [sample for sample in samples if sample.row_id not in self.exact]
+        if not pending:
+            self._tell(length, samples, seconds=0.0, ran=0)
+        for batch in _batches(pending, self.request.batch_size):
+            started_at = datetime.now(UTC)
+            prompts = [
+                self.task.build(length=length, depth=sample.depth, rng=sample.rng()) for sample in batch
+            ]
+            try:
+                completions = self.backend.complete(prompts)
+            except RunFailed as error:
+                for sample, prompt in zip(batch, prompts, strict=True):
+                    columns = {**self._columns(sample, started_at), **_prompt_columns(prompt)}
+                    self.store.append(SampleRow(**columns, status="failed", error=str(error)))
+                raise
+            for sample, prompt, completion in zip(batch, prompts, completions, strict=True):
+                self._store_done(sample, prompt, completion, started_at)
+            seconds = sum(c.prefill_seconds + c.decode_seconds for c in completions)
+            self._tell(length, samples, seconds=seconds, ran=len(batch))
+        return sum(self.exact[sample.row_id] for sample in samples)
+
+    def skip(self, length: int, samples: Sequence[PlannedSample], zeros: int) -> None:
+        """Writes down that a length was not run, and why; what an earlier run did of it stays."""
+        reason = f"accuracy was 0 at the {zeros} lengths before"
+        for sample in samples:
+            if sample.row_id not in self.exact:
+                columns = self._columns(sample, datetime.now(UTC))
+                self.store.append(SampleRow(**columns, status="skipped", error=reason))
+        self._tell(length, samples, seconds=0.0, ran=0, skipped=True)
+
+    def _store_done(
+        self, sample: PlannedSample, prompt: Prompt, completion: Completion, started_at: datetime
+    ) -> None:
+        exact = exact_match(completion.text, prompt.references)
+        row = SampleRow(
+            **self._columns(sample, started_at),
+            **_prompt_columns(prompt),
+            status="done",
+            prediction=completion.text,
+            exact=exact,
+            recall=recall(completion.text, prompt.references),
+            answer_logprob=completion.answer_logprob,
+            completion_tokens=len(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            prefill_seconds=completion.prefill_seconds,
+            decode_seconds=completion.decode_seconds,
+            peak_memory_bytes=completion.peak_memory_bytes,
+        )
+        self.store.append(row)
+        self.exact[sample.row_id] = exact
+        self.ran += 1
+
+    def _columns(self, sample: PlannedSample, started_at: datetime) -> dict[str, Any]:
+        return {
+            **self.run_columns,
+            "device": self.backend.device,
+            "row_id": sample.row_id,
+            "length": sample.length,
+            "sample": sample.sample,
+            "depth": (sample.depth,),
+            "started_at": started_at,
+            "bamctl_version": bamctl.__version__,
+        }
+
+    def _tell(
+        self,
+        length: int,
+        samples: Sequence[PlannedSample],
+        *,
+        seconds: float,
+        ran: int,
+        skipped: bool = False,
+    ) -> None:
+        done = [self.exact[sample.row_id] for sample in samples if sample.row_id in self.exact]
+        self.on_progress(
+            Progress(
+                model=self.backend.model.name,
+                task=self.task.spec.name,
+                length=length,
+                done=len(done),
+                samples=len(samples),
+                right=sum(done),
+                seconds=seconds,
+                ran=ran,
+                skipped=skipped,
+            )
+        )
+
+
+def _prompt_columns(prompt: Prompt) -> dict[str, Any]:
+    return {
+        "prompt_tokens": len(prompt.token_ids),
+        "needle_start": tuple(start for start, _ in prompt.needle_spans),
+        "haystack_repeats": prompt.haystack_repeats,
+        "roundtrip_stable": prompt.roundtrip_stable,
+        "prompt_digest": prompt.digest,
+        "references": prompt.references,
+    }
+
+
+def _batches(samples: Sequence[PlannedSample], size: int) -> Iterator[list[PlannedSample]]:
+    iterator = iter(samples)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
