@@ -1,0 +1,85 @@
+"""`bamctl doctor`: what is installed here, and what can run."""
+
+import importlib.metadata
+import platform
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "pandas",
+    "pyarrow",
+    "lightning-fabric",
+    "triton",
+    "vllm",
+)
+
+
+def doctor() -> None:
+    """Tell what is installed, which devices there are, and which backends can run here and why not."""
+    from rich.console import Console
+    from rich.table import Table
+
+    import bamctl
+    from bamctl.locations import search_path
+
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    facts.add_row("bamctl", bamctl.__version__)
+    facts.add_row("python", f"{platform.python_version()} on {platform.platform()}")
+    for package in PACKAGES:
+        facts.add_row(package, _version(package) or "not installed")
+    for label, text in _machine():
+        facts.add_row(label, text)
+    for kind in ("tasks", "models"):
+        facts.add_row(kind, ", ".join(map(str, search_path(kind))) or "no folder found")
+    for label, text in _abilities():
+        facts.add_row(label, text)
+    Console().print(facts)
+
+
+def _machine() -> list[tuple[str, str]]:
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory()
+    rows = [
+        ("cpu", f"{psutil.cpu_count(logical=False)} cores, torch uses {torch.get_num_threads()}"),
+        ("memory", f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free"),
+    ]
+    gpus = range(torch.cuda.device_count())
+    for number in gpus:
+        properties = torch.cuda.get_device_properties(number)
+        rows.append((f"cuda:{number}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"))
+    if not gpus:
+        built = torch.version.cuda or torch.version.hip
+        rows.append(("gpu", "none that torch can use" if built else "none: this torch is built for the CPU"))
+    return rows
+
+
+def _abilities() -> list[tuple[str, str]]:
+    """What can be done here, and for what cannot be, what is missing."""
+    from bamctl.errors import BadInput
+    from bamctl.models.loading import DEFAULT_MODEL, open_checkpoint
+
+    try:
+        checkpoint = open_checkpoint(DEFAULT_MODEL)
+        rows = [
+            ("backend native", f"can run; {DEFAULT_MODEL} is sound ({checkpoint.parameters:,} parameters)")
+        ]
+    except BadInput as error:
+        rows = [("backend native", f"can run, but the default model cannot: {error}")]
+    if _version("lightning-fabric"):
+        rows.append(("training", "can run"))
+    else:
+        rows.append(("training", "cannot run: pip install 'bamctl[train]'"))
+    return rows
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

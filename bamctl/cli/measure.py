@@ -1,0 +1,138 @@
+"""What `bamctl passkey` and `bamctl run` share: check everything, run every model, print the table."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamctl.cli.options import DEFAULT_LONGEST
+from bamctl.errors import BadInput, did_you_mean
+from bamctl.lengths import doubling_lengths, parse_length, parse_lengths
+
+if TYPE_CHECKING:
+    from bamctl.evaluation.run import EvaluationRequest
+    from bamctl.models.loading import Checkpoint
+    from bamctl.tasks.base import Task
+    from bamctl.tasks.spec import TaskSpec
+
+BACKENDS = ("native",)
+SHORTEST_IF_UNKNOWN = 512
+"""Where the series of lengths begins for a checkpoint that does not say what it was trained at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """The options as they were typed."""
+
+    models: list[str] | None
+    max_len: str | None
+    lengths: str | None
+    samples: int
+    depths: str
+    seed: int
+    backend: str
+    device: str
+    dtype: str
+    batch_size: int
+    patience: int | None
+    out: Path
+
+
+def measure(task_name: str, overrides: dict[str, object], options: MeasureOptions) -> None:
+    """Runs a task on each model; nothing is written before everything has been checked.
+
+    Raises:
+        BadInput: an option, a model or the task is not as it should be.
+        RunFailed: a run failed on its way; what was finished is kept.
+    """
+    _check_numbers(options)
+
+    from bamctl.evaluation.depths import parse_depths
+    from bamctl.tasks.catalog import load_spec
+
+    parse_depths(options.depths, options.samples)
+    spec = load_spec(task_name, **{name: value for name, value in overrides.items() if value is not None})
+    jobs = _prepare(spec, options)
+
+    from bamctl.backends.native import NativeBackend
+    from bamctl.cli.progress import ProgressPrinter
+    from bamctl.evaluation.run import evaluate
+
+    folders: list[Path] = []
+    for checkpoint, task, request in jobs:
+        backend = NativeBackend(checkpoint, device=options.device, dtype=options.dtype)
+        with ProgressPrinter(backend, task, request) as progress:
+            summary = evaluate(backend, task, request, on_progress=progress.update)
+            progress.finish(summary)
+        folders.append(summary.folder)
+    _print_results(folders, {length for _, _, request in jobs for length in request.lengths})
+
+
+def _check_numbers(options: MeasureOptions) -> None:
+    """What is wrong by itself is told before anything heavy is imported."""
+    limits = (
+        ("samples", options.samples, 1),
+        ("batch-size", options.batch_size, 1),
+        ("seed", options.seed, 0),
+    )
+    for name, value, least in limits:
+        if value < least:
+            raise BadInput(f"--{name} {value}: must be at least {least}")
+    if options.patience is not None and options.patience < 1:
+        raise BadInput(f"--patience {options.patience}: must be at least 1")
+    if options.lengths is not None and options.max_len is not None:
+        raise BadInput("--lengths and --max-len exclude each other; choose one")
+    if options.lengths is not None:
+        parse_lengths(options.lengths)
+    if options.max_len is not None:
+        parse_length(options.max_len)
+    if options.backend not in BACKENDS:
+        raise BadInput(f"--backend {options.backend!r} is not known{did_you_mean(options.backend, BACKENDS)}")
+
+
+def _prepare(
+    spec: "TaskSpec", options: MeasureOptions
+) -> list[tuple["Checkpoint", "Task", "EvaluationRequest"]]:
+    """Each model with its task and its request, checked as far as can be without reading weights."""
+    from bamctl.backends.native import choose_device
+    from bamctl.evaluation.depths import parse_depths
+    from bamctl.evaluation.run import EvaluationRequest, check_request
+    from bamctl.models.loading import DEFAULT_MODEL, DTYPES, open_checkpoint
+    from bamctl.tasks.catalog import build_task
+
+    if options.dtype not in DTYPES:
+        raise BadInput(f"--dtype {options.dtype!r} is not known{did_you_mean(options.dtype, DTYPES)}")
+    choose_device(options.device)
+    jobs = []
+    for name in dict.fromkeys(options.models or [DEFAULT_MODEL]):
+        checkpoint = open_checkpoint(name)
+        task = build_task(spec, checkpoint.tokenizer)
+        if options.lengths is not None:
+            lengths = parse_lengths(options.lengths)
+        else:
+            first = checkpoint.config.train_length or SHORTEST_IF_UNKNOWN
+            lengths = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
+        request = EvaluationRequest(
+            lengths=lengths,
+            samples=options.samples,
+            depths=parse_depths(options.depths, options.samples),
+            seed=options.seed,
+            batch_size=options.batch_size,
+            patience=options.patience,
+            out=options.out,
+        )
+        check_request(task, request, None, checkpoint.name)
+        jobs.append((checkpoint, task, request))
+    return jobs
+
+
+def _print_results(folders: list[Path], lengths: set[int]) -> None:
+    from rich.console import Console
+
+    from bamctl.cli.report_command import print_accuracy
+    from bamctl.results.store import accuracy_table, load_samples
+
+    accuracy = accuracy_table(load_samples(folders))
+    print_accuracy(accuracy[accuracy["length"].isin(lengths)], Console())
+    for folder in folders:
+        print(f"Written: {folder}/accuracy.parquet and samples.parquet", file=sys.stderr)

@@ -1,0 +1,32 @@
+"""`bamctl models`: which checkpoints there are."""
+
+
+def models() -> None:
+    """List the checkpoints that have a name: what they are, what they were trained at, where they lie."""
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bamctl.errors import BadInput
+    from bamctl.models.loading import DEFAULT_MODEL, model_folders, open_checkpoint
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("model", "positions", "trained at", "parameters", "folder"):
+        table.add_column(
+            column, justify="right" if column in ("trained at", "parameters") else "left", overflow="fold"
+        )
+    for name, folder in model_folders().items():
+        shown = f"{name} (default)" if name == DEFAULT_MODEL else name
+        where = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+        try:
+            checkpoint = open_checkpoint(str(folder))
+        except BadInput as error:
+            table.add_row(shown, Text(str(error), style="red"), "", "", where)
+            continue
+        config = checkpoint.config
+        positions = config.position_encoding + (" + SSMax" if config.ssmax else "")
+        trained = "?" if config.train_length is None else str(config.train_length)
+        table.add_row(shown, positions, trained, f"{checkpoint.parameters:,}", where)
+    Console().print(table)

@@ -1,0 +1,60 @@
+"""The options that every measuring command has, spelled and explained once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_LONGEST = "32k"
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Name or folder of a checkpoint; repeat it for several.",
+        show_default="tiny-bam-ssmax",
+    ),
+]
+Lengths = Annotated[
+    str | None, typer.Option("--lengths", help="Prompt lengths in tokens: 512,4k,1M (k = 1024, M = 1024²).")
+]
+MaxLen = Annotated[
+    str | None,
+    typer.Option(
+        "--max-len",
+        help="Double the length from the model's train length up to this one.",
+        show_default=DEFAULT_LONGEST,
+    ),
+]
+Samples = Annotated[int, typer.Option("--samples", "-n", help="Samples of each length.")]
+Depths = Annotated[
+    str,
+    typer.Option(
+        "--depths",
+        help="Where needles go: equidistant, random, beginning, end, a number of equidistant depths,"
+        " or a list in percent such as 0,25,50.",
+    ),
+]
+Digits = Annotated[
+    int | None,
+    typer.Option("--digits", help="Digits of the key, 1 to 32.", show_default="the task file's, 5"),
+]
+Haystack = Annotated[
+    str | None,
+    typer.Option(
+        "--haystack",
+        help="garbage, or a UTF-8 text file to hide the key in.",
+        show_default="the task file's, garbage",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Draws the keys.")]
+BackendName = Annotated[str, typer.Option("--backend", help="What runs the model: native.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, or auto: the GPU if there is one.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", help="Prompts that run together.")]
+Patience = Annotated[
+    int | None,
+    typer.Option("--patience", help="Skip the lengths behind this many at zero accuracy in a row."),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for results.")]

@@ -1,0 +1,155 @@
+"""Where a run stands, on stderr: a bar on a terminal, a line a length elsewhere."""
+
+import math
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from bamctl.backends.base import Backend
+from bamctl.evaluation.run import EvaluationRequest, RunSummary
+from bamctl.evaluation.run import Progress as RunProgress
+from bamctl.lengths import format_length
+from bamctl.tasks.base import Task
+
+
+class ProgressPrinter:
+    """Tells of one run. A context manager; the bar is gone when it ends."""
+
+    def __init__(self, backend: Backend, task: Task, request: EvaluationRequest) -> None:
+        self._request = request
+        self._console = Console(stderr=True)
+        self._estimate = TimeLeft(request)
+        self._bar: Progress | None = None
+        model = backend.model
+        trained = "" if model.train_length is None else f", trained at {model.train_length}"
+        variant = f" ({task.spec.variant})" if task.spec.variant else ""
+        self._say(
+            f"{model.name}: {model.position_encoding}{' with SSMax' if model.ssmax else ''}{trained};"
+            f" {backend.name} on {backend.device}, {backend.dtype}"
+        )
+        self._say(
+            f"{task.spec.name}{variant}: {request.samples} samples at each of"
+            f" {', '.join(_spelled(length) for length in request.lengths)} tokens;"
+            f" depths {request.depths.text}; seed {request.seed}"
+        )
+
+    def __enter__(self) -> "ProgressPrinter":
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[figures]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            total = len(self._request.lengths) * self._request.samples
+            self._row = self._bar.add_task("starting", total=total, figures="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, progress: RunProgress) -> None:
+        """Takes what `evaluate` tells after every batch."""
+        self._estimate.update(progress)
+        length = format_length(progress.length)
+        if self._bar is not None:
+            self._bar.update(
+                self._row,
+                completed=self._estimate.samples_done,
+                description=f"{length} {progress.done}/{progress.samples}, {progress.right} right",
+                figures=self._estimate.text(),
+            )
+        if progress.skipped:
+            self._say(f"  {length}: skipped")
+        elif progress.done == progress.samples:
+            rate = self._estimate.rate(progress.length)
+            speed = "found" if rate is None else f"{rate:,.0f} tokens/s"
+            left = "" if self._bar is not None else f", {self._estimate.left_text()}"
+            self._say(f"  {length}: {progress.right}/{progress.samples} right, {speed}{left}")
+
+    def finish(self, summary: RunSummary) -> None:
+        """Says what this call added."""
+        if summary.ran == 0:
+            self._say("  all samples were there already; nothing was run")
+        elif summary.found:
+            self._say(f"  {summary.ran} samples run, {summary.found} were there already")
+
+    def _say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+class TimeLeft:
+    """How long the rest of a run will take.
+
+    Seconds a sample grow as a power of the length between 1 (reading) and 2 (attention), taken from the two
+    longest lengths measured; the lengths to come are extrapolated from the longest one.
+    """
+
+    def __init__(self, request: EvaluationRequest) -> None:
+        self._samples = request.samples
+        self._left = dict.fromkeys(request.lengths, request.samples)
+        self._seconds: dict[int, float] = {}
+        self._ran: dict[int, int] = {}
+
+    def update(self, progress: RunProgress) -> None:
+        """Takes a batch into account."""
+        self._left[progress.length] = 0 if progress.skipped else progress.samples - progress.done
+        if progress.ran:
+            self._seconds[progress.length] = self._seconds.get(progress.length, 0.0) + progress.seconds
+            self._ran[progress.length] = self._ran.get(progress.length, 0) + progress.ran
+
+    @property
+    def samples_done(self) -> int:
+        """Of all lengths, those that need no more work."""
+        return len(self._left) * self._samples - sum(self._left.values())
+
+    def rate(self, length: int) -> float | None:
+        """Prompt tokens a second at one length; None where nothing was run."""
+        seconds = self._seconds.get(length, 0.0)
+        return length * self._ran[length] / seconds if seconds else None
+
+    def seconds_left(self) -> float | None:
+        """None until something was measured."""
+        measured = sorted(self._ran)
+        if not measured:
+            return None
+        longest = measured[-1]
+        power = 1.5
+        if len(measured) > 1:
+            ratio = self._a_sample(longest) / self._a_sample(measured[-2])
+            power = min(2.0, max(1.0, math.log(ratio) / math.log(longest / measured[-2])))
+        return sum(
+            count * self._a_sample(length if length in self._ran else longest)
+            * (1.0 if length in self._ran else (length / longest) ** power)
+            for length, count in self._left.items()
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """Speed and time left, for the bar."""
+        rate = self.rate(max(self._ran)) if self._ran else None
+        return self.left_text() if rate is None else f"{rate:,.0f} tokens/s, {self.left_text()}"
+
+    def left_text(self) -> str:
+        """Time left in words."""
+        seconds = self.seconds_left()
+        if seconds is None:
+            return "time left unknown"
+        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+
+    def _a_sample(self, length: int) -> float:
+        return max(self._seconds[length] / self._ran[length], 1e-9)
+
+
+def _spelled(length: int) -> str:
+    short = format_length(length)
+    return short if short == str(length) else f"{short} ({length})"

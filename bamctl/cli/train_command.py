@@ -1,0 +1,56 @@
+"""`bamctl train`: a checkpoint from a recipe."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bamctl.errors import BadInput
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Folder for the checkpoint.", show_default="models/NAME of the recipe"),
+    ] = None,
+    accelerator: Annotated[str, typer.Option("--accelerator", help="cpu, cuda, auto.")] = "auto",
+    devices: Annotated[str, typer.Option("--devices", help="How many, or auto: all.")] = "auto",
+    card: Annotated[
+        bool,
+        typer.Option("--card/--no-card", help="Measure the checkpoint when it is done and write its card."),
+    ] = True,
+    card_haystack: Annotated[
+        list[str] | None,
+        typer.Option("--card-haystack", help="A text file to measure in too, beside garbage; repeat it."),
+    ] = None,
+) -> None:
+    """Train a checkpoint from a recipe; a training that was killed goes on with the same command.
+
+    Beside the weights lie the recipe, the tokenizer, the log of every step, and a card with what it measures.
+    """
+    from bamctl.models.training.recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    try:
+        from bamctl.models.training.trainer import train as run_training
+    except ModuleNotFoundError as error:
+        raise BadInput(f"training needs {error.name}: pip install 'bamctl[train]'") from None
+    from bamctl.cli.training_progress import TrainingPrinter
+
+    folder = to or Path("models") / loaded.name
+    with TrainingPrinter(folder) as printer:
+        run_training(
+            loaded,
+            folder,
+            text_folder=recipe.parent,
+            accelerator=accelerator,
+            devices=int(devices) if devices.isdecimal() else devices,
+            on_step=printer.update,
+        )
+    if card:
+        from bamctl.evaluation.card import write_card
+
+        printer.say("measuring it for its card")
+        write_card(folder, haystacks=["garbage", *(card_haystack or [])], on_progress=printer.measured)
+    print(folder)
