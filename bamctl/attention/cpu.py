@@ -6,11 +6,14 @@ relative positions.
 A bias that depends on j - i alone is a Toeplitz matrix, and one vector w over the relative positions holds
 all of it. With the queries of a chunk in reverse order, row y of the matrix is w shifted by y, so that
 ``as_strided(w, (C, N), (1, 1))`` *is* the matrix, causal -inf included, without a copy. Queries are taken
-in chunks over all the keys they see, each small enough that what it must materialise stays bounded.
+in chunks over the keys they see, each small enough that what it must materialise stays bounded. A head
+whose prior makes far keys weightless looks back only as far as `bamctl.attention.reach` says it must.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from bamctl.attention.priors import Prior, Uniform
+from bamctl.attention.reach import Reach, content_bound
 from bamctl.attention.ssmax import ssmax_factor
 
 CHUNK_BYTES = 16 * 2**20
@@ -59,40 +63,93 @@ def attention(
     scale_H = None if ssmax_scale_H is None else ssmax_scale_H.to(work)
     bias_is_scaled = scale_H is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
 
-    # The bias at every relative position that is visible to some query, from the farthest back up to 0.
+    # The bias at every relative position at which some query sees a key, from the farthest back on.
     farthest = key_start - (query_start + queries - 1)
-    u_HL = prior.bias(torch.arange(farthest, 1, device=q_BHCD.device)).to(work)
+    nearest = min(key_start + keys - 1 - query_start, 0)
+    u_HL = prior.bias(torch.arange(farthest, nearest + 1, device=q_BHCD.device)).to(work)
 
-    if differentiable:
-        size = DIFFERENTIABLE_CHUNK_BYTES // (2 * batch * heads * keys * work.itemsize)
-    elif bias_is_scaled:
-        size = CHUNK_BYTES // (heads * keys * work.itemsize)
-    else:
-        size = queries
-    size = max(1, min(longest_chunk, queries, size))
-
-    outputs = []
-    for start in range(0, queries, size):
-        chunk = _Chunk(
-            position=query_start + start,
-            queries=min(size, queries - start),
-            key_start=key_start,
-            keys=keys,
+    def attend(heads_: slice, chunk: _Chunk) -> Tensor:
+        first_key, start = chunk.key_start - key_start, chunk.position - query_start
+        arguments = (
+            q_BHCD[:, heads_, start : start + chunk.queries].to(work).flip(2),
+            k_BHND[:, heads_, first_key : first_key + chunk.visible],
+            v_BHND[:, heads_, first_key : first_key + chunk.visible],
+            u_HL[heads_, chunk.first_rel - farthest : min(chunk.last_rel, 0) - farthest + 1],
+            None if scale_H is None else scale_H[heads_],
+            chunk,
+            bias_is_scaled,
+            differentiable,
         )
-        inputs = (
-            q_BHCD[:, :, start : start + chunk.queries].to(work).flip(2),
-            k_BHND[:, :, : chunk.visible],
-            v_BHND[:, :, : chunk.visible],
-            u_HL[:, chunk.first_rel - farthest : min(chunk.last_rel, 0) - farthest + 1],
-            scale_H,
-        )
-        arguments = (*inputs, chunk, bias_is_scaled, differentiable)
-        if differentiable and size < queries:
-            out_BHCD = checkpoint(_attend, *arguments, use_reentrant=False)
+        if differentiable and chunk.queries < queries:
+            out_BHCD: Tensor = checkpoint(_attend, *arguments, use_reentrant=False)
         else:
             out_BHCD = _attend(*arguments)
-        outputs.append(out_BHCD.flip(2).to(q_BHCD.dtype))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+        return out_BHCD.flip(2).to(q_BHCD.dtype)
+
+    everything = _Chunk(position=query_start, queries=queries, key_start=key_start, keys=keys)
+    if differentiable:
+        size = DIFFERENTIABLE_CHUNK_BYTES // (2 * batch * heads * keys * work.itemsize)
+        chunks = everything.split(min(longest_chunk, size))
+        return torch.cat([attend(slice(None), chunk) for chunk in chunks], dim=2)
+
+    bytes_a_score = work.itemsize if bias_is_scaled else 0
+    out_BHCD = torch.empty_like(q_BHCD)
+    for heads_, reach in _groups(q_BHCD, k_BHND, u_HL, scale_H, ssmax_scales_prior, everything, longest_chunk):
+        count = len(range(heads)[heads_])
+        start = 0
+        while start < queries:
+            position = query_start + start
+            longest = _Chunk(
+                position=position,
+                queries=min(longest_chunk, queries - start),
+                key_start=key_start,
+                keys=keys,
+            )
+            if reach is not None and longest.sees_itself:
+                rel = reach.first_rel(position, longest.queries, visible=position + 1 - key_start)[0]
+                longest = longest.without_keys_before(position + rel)
+            size = max(1, CHUNK_BYTES // max(1, count * longest.visible * bytes_a_score))
+            chunk = next(iter(longest.split(size)))
+            out_BHCD[:, heads_, start : start + chunk.queries] = attend(heads_, chunk)
+            start += chunk.queries
+    return out_BHCD
+
+
+def _groups(
+    q_BHCD: Tensor,
+    k_BHND: Tensor,
+    u_HL: Tensor,
+    scale_H: Tensor | None,
+    ssmax_scales_prior: bool,
+    everything: "_Chunk",
+    longest_chunk: int,
+) -> list[tuple[slice, Reach | None]]:
+    """Heads to compute together: those that need not look back all the way one by one, others in runs."""
+    heads = q_BHCD.shape[1]
+    together: list[tuple[slice, Reach | None]] = [(slice(0, heads), None)]
+    if not everything.sees_itself or everything.visible <= longest_chunk:
+        return together
+    content_H = content_bound(q_BHCD, k_BHND)
+    last = everything.position + everything.queries - 1
+
+    def reach_of(heads_: slice) -> Reach:
+        return Reach(
+            u_HL[heads_],
+            content_H[heads_],
+            None if scale_H is None else scale_H[heads_],
+            scales_prior=ssmax_scales_prior,
+        )
+
+    rels = reach_of(slice(0, heads)).first_rel(last, 1, visible=everything.visible)
+    local = [-rel < everything.visible // 2 for rel in rels]
+    groups: list[tuple[slice, Reach | None]] = []
+    for is_local, run in itertools.groupby(range(heads), key=local.__getitem__):
+        members = list(run)
+        if is_local:
+            groups += [(slice(h, h + 1), reach_of(slice(h, h + 1))) for h in members]
+        else:
+            groups.append((slice(members[0], members[-1] + 1), None))
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +161,11 @@ class _Chunk:
     queries: int
     key_start: int
     keys: int
+
+    @property
+    def sees_itself(self) -> bool:
+        """Whether every query's own key is among the keys."""
+        return self.position + self.queries - self.key_start <= self.keys
 
     @property
     def visible(self) -> int:
@@ -124,6 +186,17 @@ class _Chunk:
     def ahead(self) -> int:
         """How many of the keys lie ahead of the first query."""
         return max(self.last_rel, 0)
+
+    def split(self, size: int) -> Iterator["_Chunk"]:
+        """The same queries, at most `size` at a time."""
+        size = max(1, size)
+        for start in range(0, self.queries, size):
+            yield replace(self, position=self.position + start, queries=min(size, self.queries - start))
+
+    def without_keys_before(self, position: int) -> "_Chunk":
+        """The same queries over the keys from an absolute position on."""
+        key_start = max(self.key_start, position)
+        return replace(self, key_start=key_start, keys=self.keys - (key_start - self.key_start))
 
     def positions(self, device: torch.device) -> Tensor:
         """Absolute query positions ``[C]``, in reverse order as everywhere inside a chunk."""

@@ -124,6 +124,8 @@ class GeneralizedGaussian(Prior):
     """
 
     EPSILON = 1e-5
+    LOWEST = -1e37
+    """No bias is lower: it is weightless already, and 0 · -inf would be undefined where t_i = 0."""
 
     log_rate: Tensor
     beta: Tensor
@@ -161,7 +163,8 @@ class GeneralizedGaussian(Prior):
     def bias(self, rel: Tensor) -> Tensor:
         log_rate_H, beta_H, mu_H = (_at_least_fp32(x) for x in (self.log_rate, self.beta, self.mu))
         offset = (rel.to(mu_H.dtype) - _broadcast(mu_H, rel)).abs() + self.EPSILON
-        return -_broadcast(log_rate_H.exp(), rel) * offset ** _broadcast(beta_H, rel)
+        bias = -_broadcast(log_rate_H.exp(), rel) * offset ** _broadcast(beta_H, rel)
+        return bias.clamp(min=self.LOWEST)
 
     def reset_parameters(self) -> None:
         self._fill("log_rate", self._initial_log_rate)
