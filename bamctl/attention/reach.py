@@ -69,8 +69,9 @@ class Reach:
                 t_H = self._scale_H * math.log(position + queries)
                 limit_H = near_H - 2 * t_H * self._content_H - needed
             looks_at_all_H = t_H <= 0
-        # far_HL rises towards 0: the first entry above the limit is the first that matters.
-        index_H = torch.searchsorted(self._far_HL, limit_H[:, None], right=True)[:, 0]
+        # far_HL rises towards 0: the first entry that reaches the limit is the first that matters. One that
+        # equals it is kept, for where |near| is huge the rounded limit is near itself.
+        index_H = torch.searchsorted(self._far_HL, limit_H[:, None])[:, 0]
         index_H = index_H.masked_fill(looks_at_all_H | ~limit_H.isfinite(), 0)
         return [self._farthest + index for index in index_H.tolist()]
 
