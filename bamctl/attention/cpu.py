@@ -94,7 +94,9 @@ def attention(
 
     bytes_a_score = work.itemsize if bias_is_scaled else 0
     out_BHCD = torch.empty_like(q_BHCD)
-    for heads_, reach in _groups(q_BHCD, k_BHND, u_HL, scale_H, ssmax_scales_prior, everything, longest_chunk):
+    for heads_, reach in _groups(
+        q_BHCD, k_BHND, u_HL, scale_H, ssmax_scales_prior, everything, longest_chunk
+    ):
         count = len(range(heads)[heads_])
         start = 0
         while start < queries:

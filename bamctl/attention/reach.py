@@ -84,4 +84,5 @@ def content_bound(q_BHCD: Tensor, k_BHND: Tensor) -> Tensor:
     longest_q_H, longest_k_H = (
         torch.linalg.vector_norm(x, dim=-1, dtype=k_BHND.dtype).amax(dim=(0, 2)) for x in (q_BHCD, k_BHND)
     )
-    return longest_q_H * longest_k_H / math.sqrt(q_BHCD.shape[-1]) * 1.001
+    bound_H: Tensor = longest_q_H * longest_k_H * (1.001 / math.sqrt(q_BHCD.shape[-1]))
+    return bound_H

@@ -46,8 +46,9 @@ class PreallocatedLayer(CacheLayerMixin):
         return keys[:, :, :needed], values[:, :, :needed]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last positions; transformers gives their number as a negative one."""
-        self.length = max(0, self.length - abs(tokens_to_remove))
+        """Forgets the last positions: -n says how many; before transformers 5.24, n says how many stay."""
+        kept = tokens_to_remove if tokens_to_remove > 0 else self.length + tokens_to_remove
+        self.length = min(self.length, max(0, kept))
 
     def reset(self) -> None:
         self.length = 0

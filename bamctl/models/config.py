@@ -101,13 +101,24 @@ class BamConfig(PretrainedConfig):
         self.train_length = train_length
         self.initializer_range = initializer_range
         self.use_cache = use_cache
+        self.tie_word_embeddings = tie_word_embeddings
         self._check_architecture(explicit_head_dim=head_dim is not None)
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+        super().__init__(**{"tie_word_embeddings": tie_word_embeddings, **kwargs})
 
     def _check_architecture(self, *, explicit_head_dim: bool) -> None:
         _require_counts(self, "head_dim")
         if self.train_length is not None:
-            _require_counts(self, "train_length")
+            _require_counts(self, "train_length", most=2**40)
+        for name in (
+            "ssmax",
+            "ssmax_scales_prior",
+            "shared_prior",
+            "learned_location",
+            "use_cache",
+            "tie_word_embeddings",
+        ):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if not explicit_head_dim and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is no multiple of num_attention_heads"
@@ -131,7 +142,7 @@ class BamConfig(PretrainedConfig):
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a number above 0, not {value!r}")
         for name in ("prior_alpha", "prior_beta", "prior_mu", "ssmax_initial"):
-            for layer in range(self.num_hidden_layers):
+            for layer in range(self.num_hidden_layers if _is_per_layer(getattr(self, name)) else 1):
                 values = self.initial_values(name, layer)
                 if name == "prior_alpha" and values is not None and min(values) <= 0:
                     raise ValueError(f"prior_alpha must be above 0, not {min(values)}")
@@ -146,10 +157,9 @@ class BamConfig(PretrainedConfig):
         if given is None:
             return None
         heads = self.num_attention_heads
-        per_layer = isinstance(given, list) and given and isinstance(given[0], list)
-        if per_layer and len(given) != self.num_hidden_layers:
+        if _is_per_layer(given) and len(given) != self.num_hidden_layers:
             raise ValueError(f"{name} has {len(given)} layers of values for {self.num_hidden_layers} layers")
-        values = given[layer] if per_layer else given
+        values = given[layer] if _is_per_layer(given) else given
         values = values if isinstance(values, list) else [values] * heads
         if len(values) != heads:
             raise ValueError(f"{name} has {len(values)} values for {heads} heads")
@@ -158,8 +168,13 @@ class BamConfig(PretrainedConfig):
         return [float(v) for v in values]
 
 
-def _require_counts(config: BamConfig, *names: str) -> None:
+def _is_per_layer(given: PriorValues) -> bool:
+    return isinstance(given, list) and bool(given) and isinstance(given[0], list)
+
+
+def _require_counts(config: BamConfig, *names: str, most: int = 2**20) -> None:
+    """`most` is far above any model, and small enough that a product of three sizes fits into 64 bits."""
     for name in names:
         value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-            raise ValueError(f"{name} must be a whole number from 1 to 2^31 - 1, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ValueError(f"{name} must be a whole number from 1 to {most}, not {value!r}")

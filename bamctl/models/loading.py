@@ -5,9 +5,11 @@ before anything is allocated, so that what is wrong is told in one line and at o
 reads the weights.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
+from transformers.utils import logging
 
 from bamctl.errors import BadInput, did_you_mean
 from bamctl.locations import search_path
@@ -27,6 +30,24 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "tiny-bam-ssmax"
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+DEFINING_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "position_encoding",
+    "ssmax",
+    "ssmax_scales_prior",
+    "shared_prior",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+)
+"""Fields of the configuration that decide what the weights compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +63,17 @@ class Checkpoint:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of what decides the model's answers: the configuration and the weights."""
-        told = {
-            key: value
-            for key, value in self.config.to_dict().items()
-            if key not in ("transformers_version", "_name_or_path", "dtype")
-        }
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
-        for file in self.weight_files:
-            with file.open("rb") as opened:
-                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        """SHA-256, in hex, of what decides the model's answers: its form and its weights, however stored.
+
+        Neither starting values nor what transformers adds to a configuration count, so another version of it,
+        other shards, or another name leave it as it is.
+        """
+        digest = hashlib.sha256()
+        form = {name: getattr(self.config, name) for name in DEFINING_FIELDS}
+        digest.update(json.dumps(form, sort_keys=True).encode())
+        for name, tensor in sorted(_stored_tensors(self.weight_files), key=lambda item: item[0]):
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def load(self, *, device: str | torch.device, dtype: str) -> BamForCausalLM:
@@ -65,15 +87,17 @@ class Checkpoint:
             BadInput: a weight is not finite, or a file cannot be read.
         """
         try:
-            model = BamForCausalLM.from_pretrained(
-                self.folder, config=self.config, dtype=DTYPES[dtype], local_files_only=True
-            )
+            with _no_progress_bar():
+                model: BamForCausalLM = BamForCausalLM.from_pretrained(
+                    self.folder, config=self.config, dtype=DTYPES[dtype], local_files_only=True
+                )
         except (OSError, SafetensorError) as error:
             raise BadInput(f"{self.folder}: the weights cannot be read ({_one_line(error)})") from None
-        for name, parameter in model.named_parameters():
-            if not torch.isfinite(parameter).all():
+        for name, value in model.state_dict().items():  # with the values of a prior that are not learned
+            if not torch.isfinite(value).all():
                 raise BadInput(f"{self.folder}: weight {name} is not finite in {dtype}")
-        return model.to(device).eval()  # type: ignore[arg-type]
+        torch.nn.Module.to(model, device)  # transformers' own wrapper only adds checks for quantised models
+        return model
 
 
 def model_folders() -> dict[str, Path]:
@@ -94,8 +118,12 @@ def find_model(name_or_folder: str) -> Path:
     known = model_folders()
     if name_or_folder in known:
         return known[name_or_folder]
-    folder = Path(name_or_folder).expanduser()
-    if not folder.exists():
+    try:
+        folder = Path(name_or_folder).expanduser()
+        exists = folder.exists()
+    except (OSError, RuntimeError):  # longer than a path may be, or the home of nobody
+        exists = False
+    if not exists:
         raise BadInput(f"there is no model {name_or_folder!r}{did_you_mean(name_or_folder, known)}")
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} is no checkpoint: it has no config.json")
@@ -140,7 +168,7 @@ def _read_config(folder: Path) -> BamConfig:
         )
     try:
         return BamConfig.from_dict(content)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # whatever a value out of place makes transformers raise
         raise BadInput(f"{path}: {_one_line(error)}") from None
 
 
@@ -151,13 +179,20 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     if index.is_file():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            missing = sorted(name for name in names if not (folder / name).is_file())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{index} is no index of weights ({_one_line(error)})") from None
-        missing = sorted(name for name in names if not (folder / name).is_file())
         if missing:
             raise BadInput(f"{folder}: weights {missing[0]} are missing; {index.name} names them")
         return tuple(folder / name for name in sorted(names))
     raise BadInput(f"{folder} has no model.safetensors: weights are read from safetensors alone")
+
+
+def _stored_tensors(files: tuple[Path, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (no dictionary)
+                yield name, opened.get_tensor(name)
 
 
 def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> int:
@@ -197,6 +232,18 @@ def _read_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever a damaged tokenizer file makes transformers raise
         raise BadInput(f"{folder}: the tokenizer cannot be read ({_one_line(error)})") from None
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keeps transformers from drawing a bar on stderr, which belongs to the program that loads."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _one_line(error: BaseException) -> str:

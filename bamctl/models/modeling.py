@@ -199,19 +199,21 @@ class BamModel(BamPreTrainedModel):
 
         Args:
             input_ids: ``[B, C]``.
-            attention_mask: must not hide anything on the left: prompts of one batch have one length.
+            attention_mask: must hide nothing that a token follows: prompts of one batch have one length.
             past_key_values, cache: the tokens before these; two names for one thing.
             keep: return the last `keep` positions alone; the last layer then attends from those only.
                 0 for all.
             log_length_scale: a factor on SSMax's ln n. Training varies it to imitate longer contexts.
 
         Raises:
-            ValueError: left padding.
+            ValueError: padding on the left or in the middle.
         """
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        if attention_mask is not None and attention_mask.dim() == 2 and not attention_mask[:, 0].all():
-            raise ValueError("left padding would move positions: batch prompts of one length instead")
+        if attention_mask is not None and attention_mask.dim() == 2:
+            shown = attention_mask.bool().int()
+            if not shown[:, 0].all() or (shown.diff(dim=1) > 0).any():
+                raise ValueError("padding before a token would move it: batch prompts of one length instead")
         cache = past_key_values if cache is None else cache
         if (
             cache is None

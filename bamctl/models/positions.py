@@ -23,7 +23,11 @@ def rotate(x_BHCD: Tensor, positions_C: Tensor, theta: float) -> Tensor:
 
 
 def sinusoids(positions_C: Tensor, width: int) -> Tensor:
-    """``[C, E]`` fp32: sin and cos, interleaved, of position · 10000^(-2m/E) (arXiv 1706.03762)."""
-    exponents = torch.arange(0, width, 2, device=positions_C.device, dtype=torch.float64) / width
+    """``[C, E]`` fp32: position · 10000^(-e/E), its sin in the even dimensions e, its cos in the odd ones.
+
+    So every dimension has a frequency of its own, as in the checkpoints of arXiv 2505.22842. In
+    arXiv 1706.03762 the two of a pair share one.
+    """
+    exponents = torch.arange(width, device=positions_C.device, dtype=torch.float64) / width
     angles = positions_C.double()[:, None] * 10000.0**-exponents
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
+    return torch.stack((angles[:, 0::2].sin(), angles[:, 1::2].cos()), dim=-1).flatten(-2).float()

@@ -143,7 +143,7 @@ class Recipe(_Section):
     seed: int = 0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     weights_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """What the finished weights are stored in."""
+    """What the finished weights are stored in; priors and SSMax always in fp32."""
     tokenizer: TokenizerRecipe
     model: dict[str, Any]
     """Fields of `bamctl.models.BamConfig`, less those that follow from the rest of the recipe."""

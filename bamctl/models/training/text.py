@@ -17,7 +17,7 @@ _DOCUMENTED_MODULES = """
     random re shutil smtplib socket statistics string subprocess tarfile tempfile textwrap threading
     tkinter traceback turtle types typing unittest unittest.mock urllib.request weakref
     xml.dom.minidom xml.etree.ElementTree zipfile
-""".split()
+"""
 """Standard modules whose docstrings explain at length."""
 
 
@@ -55,7 +55,7 @@ def _python_docs() -> list[str]:
     from pydoc_data.topics import topics
 
     documents = list(topics.values())
-    for name in _DOCUMENTED_MODULES:
+    for name in _DOCUMENTED_MODULES.split():
         try:
             module = importlib.import_module(name)
         except ImportError:  # tkinter is often left out

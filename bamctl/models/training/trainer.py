@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import yaml
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
@@ -24,13 +23,20 @@ from bamctl.errors import BadInput, RunFailed
 from bamctl.models.config import BamConfig
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training.data import Batch, ExampleSource
-from bamctl.models.training.recipe import LookupExamples, OptimiserRecipe, PasskeyExamples, Recipe
+from bamctl.models.training.recipe import (
+    LookupExamples,
+    OptimiserRecipe,
+    PasskeyExamples,
+    Recipe,
+    load_recipe,
+)
 from bamctl.models.training.text import load_text
 from bamctl.models.training.tokenizer import train_tokenizer
 from bamctl.tasks.catalog import load_spec
 from bamctl.tasks.passkey import PasskeySpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
+RECIPE = "recipe.yaml"
 UNFINISHED = ".training"
 SAVE_EVERY_SECONDS = 30.0
 
@@ -54,19 +60,18 @@ class StepReport:
 
 
 def train(
-    recipe: Recipe,
+    recipe_file: Path,
     folder: Path,
     *,
-    text_folder: Path,
     devices: int | str = "auto",
     accelerator: str = "auto",
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> list[StepReport]:
-    """Trains `recipe` into `folder`, or goes on with what a killed run of the same recipe left there.
+    """Trains a recipe into `folder`, or goes on with what a killed run of the same recipe left there.
 
     Args:
-        folder: becomes the checkpoint.
-        text_folder: where the recipe's relative paths of text start.
+        recipe_file: relative paths of text in it start from its folder.
+        folder: becomes the checkpoint; may hold the recipe already.
         devices, accelerator: as Lightning Fabric takes them.
         on_step: called after every step, in the main process.
 
@@ -74,17 +79,18 @@ def train(
         The log, one report a step.
 
     Raises:
-        BadInput: `folder` holds something else, or the recipe describes no model.
+        BadInput: no such recipe, it describes no model, or `folder` holds something else.
         RunFailed: the loss is not finite any more.
     """
+    recipe = load_recipe(recipe_file)
     unfinished = folder / UNFINISHED
     _check_folder(folder, recipe)
     fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.precision)
     fabric.launch()
     fabric.seed_everything(recipe.seed, verbose=False)
 
-    text = load_text(recipe.data.text, relative_to=text_folder)
-    tokenizer = train_tokenizer(text, _prompt_words(recipe), recipe.tokenizer.vocab_size)
+    text = load_text(recipe.data.text, relative_to=recipe_file.parent)
+    tokenizer = train_tokenizer(text, prompt_strings(recipe), recipe.tokenizer.vocab_size)
     config = model_config(recipe, tokenizer)
     source = ExampleSource(recipe, PromptTokenizer(tokenizer), text, tokenizer.eos_token_id)
     model, optimiser = fabric.setup(bare := BamForCausalLM(config), _optimiser(bare, recipe.optimiser))
@@ -109,7 +115,7 @@ def train(
             saved_at = time.monotonic()
 
     if fabric.is_global_zero:
-        _finish(recipe, bare, tokenizer, log, folder)
+        _finish(recipe, recipe_file, bare, tokenizer, log, folder)
     fabric.barrier()
     return log
 
@@ -143,12 +149,7 @@ def learning_rate_factor(step: int, recipe: OptimiserRecipe) -> float:
 
 def parameter_groups(model: nn.Module, recipe: OptimiserRecipe) -> list[dict[str, Any]]:
     """Matrices decay; norms do not; priors and SSMax do not either, and have a learning rate of their own."""
-    prior_ids = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, (Prior, ScalableSoftmax))
-        for parameter in module.parameters()
-    }
+    prior_ids = _prior_parameters(model)
     priors = [p for p in model.parameters() if id(p) in prior_ids]
     matrices = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() >= 2]
     vectors = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() < 2]
@@ -158,6 +159,16 @@ def parameter_groups(model: nn.Module, recipe: OptimiserRecipe) -> list[dict[str
         {"params": priors, "base_lr": recipe.prior_learning_rate, "weight_decay": 0.0},
     ]
     return [group | {"lr": group["base_lr"]} for group in groups if group["params"]]
+
+
+def _prior_parameters(model: nn.Module) -> set[int]:
+    """The ids of the parameters of priors and of SSMax."""
+    return {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, (Prior, ScalableSoftmax))
+        for parameter in module.parameters()
+    }
 
 
 def _optimiser(model: nn.Module, recipe: OptimiserRecipe) -> torch.optim.Optimizer:
@@ -233,7 +244,7 @@ def _losses(logits_BLV: Tensor, ids_BL: Tensor, batch: Batch) -> tuple[Tensor, T
     return loss, nll_BL[is_answer_BL].mean(), right.item()
 
 
-def _prompt_words(recipe: Recipe) -> list[str]:
+def prompt_strings(recipe: Recipe) -> list[str]:
     """Every string that the recipe's prompts are made of."""
     strings = [*recipe.data.distractors]
     for examples in recipe.data.examples:
@@ -254,8 +265,10 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
                 f"{folder} holds a half-finished training of another recipe;"
                 f" remove {unfinished} to start over"
             )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {RECIPE}):
         raise BadInput(f"{folder} is there already; name another folder with --to, or remove it")
+    elif (folder / RECIPE).exists() and load_recipe(folder / RECIPE).digest != recipe.digest:
+        raise BadInput(f"{folder} holds another recipe; name another folder with --to")
 
 
 def _write_recipe(recipe: Recipe, folder: Path) -> None:
@@ -271,6 +284,7 @@ def _save_state(fabric: Fabric, state: dict[str, Any], unfinished: Path) -> None
 
 def _finish(
     recipe: Recipe,
+    recipe_file: Path,
     model: BamForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     log: list[StepReport],
@@ -278,16 +292,16 @@ def _finish(
 ) -> None:
     """Makes the folder a checkpoint."""
     dtype = getattr(torch, recipe.weights_dtype)
+    in_full = _prior_parameters(model)  # few, and they enter an exponential
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+        if id(parameter) not in in_full:
+            parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    content = recipe.model_dump(mode="json", exclude_none=True)
-    (folder / "recipe.yaml").write_text(
-        yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
-    )
+    if not (folder / RECIPE).exists():
+        shutil.copyfile(recipe_file, folder / RECIPE)
     with (folder / "training_log.jsonl").open("w") as file:
         file.writelines(json.dumps(asdict(report)) + "\n" for report in log)
     shutil.rmtree(folder / UNFINISHED)

@@ -1,0 +1,157 @@
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bamctl.errors import BadInput, RunFailed
+from bamctl.evaluation.card import write_card
+from bamctl.models.config import BamConfig
+from bamctl.models.loading import open_checkpoint
+from bamctl.models.modeling import BamForCausalLM
+from bamctl.models.training import trainer
+from bamctl.models.training.recipe import OptimiserRecipe
+from bamctl.models.training.trainer import learning_rate_factor, parameter_groups, train
+
+
+def run(recipe_file, folder, on_step=lambda report: None):
+    return train(recipe_file, folder, accelerator="cpu", devices=1, on_step=on_step)
+
+
+def weights(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def without_seconds(log):
+    return [{**asdict(report), "seconds": 0} for report in log]
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def test_a_checkpoint_comes_out(recipe_file, tmp_path):
+    folder = tmp_path / "models/smallest"
+    log = run(recipe_file, folder)
+    assert [report.step for report in log] == list(range(1, 9))
+    assert log[-1].loss < log[0].loss
+    checkpoint = open_checkpoint(str(folder))
+    assert checkpoint.config.train_length == 140
+    assert checkpoint.config.vocab_size == len(AutoTokenizer.from_pretrained(folder)) == 400
+    assert (folder / "recipe.yaml").read_text() == recipe_file.read_text()
+    stored = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in stored] == [report.loss for report in log]
+    assert not (folder / ".training").exists()
+    with pytest.raises(BadInput, match="there already"):
+        run(recipe_file, folder)
+
+
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(recipe_file, tmp_path, monkeypatch):
+    whole = run(recipe_file, tmp_path / "whole")
+    monkeypatch.setattr(trainer, "SAVE_EVERY_SECONDS", 0.0)
+
+    def kill(report):
+        if report.step == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(recipe_file, tmp_path / "killed", on_step=kill)
+    steps = []
+    resumed = run(recipe_file, tmp_path / "killed", on_step=lambda report: steps.append(report.step))
+    assert steps == [5, 6, 7, 8]  # the fifth was not saved
+    assert without_seconds(resumed) == without_seconds(whole)
+    expected = weights(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "killed").items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_folder_may_hold_the_recipe_but_no_other(recipe_file, recipe_content, tmp_path):
+    folder = tmp_path / "smallest"
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe_content | {"seed": 99}))
+    with pytest.raises(BadInput, match="another recipe"):
+        run(recipe_file, folder)
+    recipe_file.rename(folder / "recipe.yaml")
+    (folder / "text.txt").write_text((tmp_path / "text.txt").read_text())
+    with pytest.raises(BadInput, match="there already"):
+        run(folder / "recipe.yaml", folder)
+
+
+def test_half_of_another_recipe_is_not_gone_on_with(recipe_file, recipe_content, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "SAVE_EVERY_SECONDS", 0.0)
+
+    def kill(report):
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(recipe_file, tmp_path / "m", on_step=kill)
+    recipe_content["seed"] = 9
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    with pytest.raises(BadInput, match="another recipe"):
+        run(recipe_file, tmp_path / "m")
+
+
+def test_a_model_that_cannot_be_is_bad_input(recipe_file, recipe_content, tmp_path):
+    recipe_content["model"]["num_attention_heads"] = 3
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    with pytest.raises(BadInput, match="num_attention_heads"):
+        run(recipe_file, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(recipe_file, recipe_content, tmp_path):
+    recipe_content["optimiser"] |= {"learning_rate": 1e30, "prior_learning_rate": 1e30, "warmup_steps": 0}
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    with pytest.raises(RunFailed, match="learning_rate"):
+        run(recipe_file, tmp_path / "m")
+
+
+def test_learning_rate_warms_up_stays_and_falls():
+    recipe = OptimiserRecipe(
+        steps=100, tokens_per_step=64, learning_rate=1, prior_learning_rate=1, warmup_steps=10, decay_from=0.5
+    )
+    factors = [learning_rate_factor(step, recipe) for step in range(100)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[9:51] == [1.0] * 42
+    assert factors[75] == pytest.approx(0.5)
+    assert factors[99] == pytest.approx(0.02)
+
+
+def test_priors_and_norms_do_not_decay_and_priors_have_their_own_rate():
+    config = BamConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    model = BamForCausalLM(config)
+    recipe = OptimiserRecipe(steps=1, tokens_per_step=64, learning_rate=0.1, prior_learning_rate=0.7)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = parameter_groups(model, recipe)
+    members = [{names[id(p)] for p in group["params"]} for group in groups]
+    assert set.union(*members) == set(names.values())
+    assert sum(map(len, members)) == len(names)
+    for group, inside in zip(groups, members, strict=True):
+        for name in inside:
+            is_prior = ".prior." in name or ".ssmax." in name
+            assert group["lr"] == (0.7 if is_prior else 0.1)
+            assert (group["weight_decay"] == 0) == (is_prior or "norm" in name)
+
+
+def test_the_card_tells_what_was_measured_and_what_cannot_be_done(recipe_file, tmp_path, monkeypatch):
+    run(recipe_file, tmp_path / "smallest")
+    monkeypatch.setattr("bamctl.evaluation.card.LONGEST", 280)
+    monkeypatch.setattr("bamctl.evaluation.card.SAMPLES", 3)
+    measured = []
+    path = write_card(
+        tmp_path / "smallest",
+        haystacks=["garbage", str(recipe_file.parent / "text.txt")],
+        on_progress=measured.append,
+    )
+    card = path.read_text()
+    assert {progress.length for progress in measured} == {140, 280}
+    assert "| haystack | 140 | 280 |" in card
+    assert "| garbage | 0% | 0% |" in card
+    assert "| text.txt | 0% | 0% |" in card
+    assert "- It has learned nothing." in card
+    assert "trained at contexts of 70 to 140 tokens" in card
+    assert "| 1 | 1 |" in card
