@@ -92,7 +92,8 @@ def attention(
         chunks = everything.split(min(longest_chunk, size))
         return torch.cat([attend(slice(None), chunk) for chunk in chunks], dim=2)
 
-    bytes_a_score = work.itemsize if bias_is_scaled else 0
+    bias_is_view = not bias_is_scaled and q_BHCD.device.type == "cpu"
+    bytes_a_score = 0 if bias_is_view else work.itemsize
     out_BHCD = torch.empty_like(q_BHCD)
     for heads_, reach in _groups(
         q_BHCD, k_BHND, u_HL, scale_H, ssmax_scales_prior, everything, longest_chunk
@@ -229,6 +230,8 @@ def _attend(
         q_BHCD = q_BHCD * t_HC1
     if not differentiable and not bias_is_scaled:
         bias_HCN = _toeplitz_view(F.pad(w_HL, (0, chunk.ahead), value=-math.inf), chunk.queries)
+        if bias_HCN.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
+            bias_HCN = bias_HCN.contiguous()
         return F.scaled_dot_product_attention(q_BHCD, k_BHND, v_BHND, attn_mask=bias_HCN[None])
     w_HL = F.pad(w_HL, (0, chunk.ahead))
     bias_HCN = _Toeplitz.apply(w_HL, chunk.queries) if differentiable else _toeplitz_view(w_HL, chunk.queries)
