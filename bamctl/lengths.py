@@ -10,7 +10,7 @@ from bamctl.errors import BadInput
 LONGEST = 2**40
 """Positions are exact integers up to here, and no prompt may be longer."""
 
-_LENGTH = re.compile(r"(?P<number>\d+)(?P<unit>[kKM]?)")
+_LENGTH = re.compile(r"(?P<number>[0-9]{1,20})(?P<unit>[kKM]?)")
 _UNITS = {"": 1, "k": 1024, "K": 1024, "M": 1024**2}
 
 

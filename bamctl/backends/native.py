@@ -84,7 +84,7 @@ class NativeBackend:
             generated = self._generate(next_BV, [prompt.tokens_to_generate for prompt in prompts], cache)
             finished = self._clock()
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-            if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "memory" not in str(error):
+            if not _is_out_of_memory(error):
                 raise
             raise RunFailed(
                 f"{self.model.name}: out of memory on {self.device} with {len(prompts)} prompts of {length}"
@@ -94,7 +94,7 @@ class NativeBackend:
         return [
             Completion(
                 token_ids=tuple(tokens),
-                text=self.tokenizer.decode(tokens, skip_special_tokens=True),
+                text=str(self.tokenizer.decode(tokens, skip_special_tokens=True)),
                 finish_reason="stop" if stopped else "length",
                 answer_logprob=logprob,
                 prefill_seconds=(prefilled - started) / len(prompts),
@@ -162,6 +162,13 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise BadInput(f"device {name!r}: this machine has {count} CUDA devices that torch can use")
     return device
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """On a CPU torch raises a plain RuntimeError, as cuBLAS does; an illegal access is no lack of memory."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(sign in str(error) for sign in ("allocate memory", "not enough memory", "ALLOC_FAILED"))
 
 
 def _end_tokens(*sources: int | list[int] | None) -> frozenset[int]:

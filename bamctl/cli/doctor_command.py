@@ -1,8 +1,5 @@
 """`bamctl doctor`: what is installed here, and what can run."""
 
-import importlib.metadata
-import platform
-
 PACKAGES = (
     "torch",
     "transformers",
@@ -17,11 +14,14 @@ PACKAGES = (
 
 
 def doctor() -> None:
-    """Tell what is installed, which devices there are, and which backends can run here and why not."""
-    from rich.console import Console
+    """Tell what can run here, and why the rest cannot. What is installed, which devices there are."""
+    import platform
+
     from rich.table import Table
+    from rich.text import Text
 
     import bamctl
+    from bamctl.cli.listing import print_listing
     from bamctl.locations import search_path
 
     facts = Table(box=None, pad_edge=False, show_header=False)
@@ -34,10 +34,10 @@ def doctor() -> None:
     for label, text in _machine():
         facts.add_row(label, text)
     for kind in ("tasks", "models"):
-        facts.add_row(kind, ", ".join(map(str, search_path(kind))) or "no folder found")
+        facts.add_row(kind, Text(", ".join(map(str, search_path(kind))) or "no folder found"))
     for label, text in _abilities():
-        facts.add_row(label, text)
-    Console().print(facts)
+        facts.add_row(label, Text(text))
+    print_listing(facts)
 
 
 def _machine() -> list[tuple[str, str]]:
@@ -79,7 +79,9 @@ def _abilities() -> list[tuple[str, str]]:
 
 
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return version(package)
+    except PackageNotFoundError:
         return None

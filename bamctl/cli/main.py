@@ -3,7 +3,11 @@
 Heavy imports happen inside the commands, so that ``bamctl --help`` answers at once.
 """
 
+import functools
+import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -16,60 +20,90 @@ from bamctl.cli.tasks_command import tasks
 from bamctl.cli.train_command import train
 from bamctl.errors import BamctlError
 
-INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C ended: 128 and SIGINT's number."""
+
+class Interrupted(BamctlError):
+    """Ctrl-C."""
+
+    exit_code = 130  # of a program that a signal ended: 128 and SIGINT's number
+
 
 app = typer.Typer(
     name="bamctl",
     help="How far does a language model really read? Hides needles in haystacks of any length and reports"
     " accuracy against length.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich's panels alone take longer to import than everything else
     context_settings={
         "help_option_names": ["-h", "--help"],
         # --max_len is --max-len; only options pass through here, and commands.
         "token_normalize_func": lambda word: word.replace("_", "-"),
     },
 )
-for command in (passkey, run, train, report, models, tasks, doctor):
-    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
 def _options(
-    version: bool = typer.Option(False, "--version", is_eager=True, help="Show the version and exit."),
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
 ) -> None:
     if version:
         from bamctl import __version__
 
         print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with Ctrl-C told as an error of ours before typer makes a silent exit of it."""
+
+    @functools.wraps(command)
+    def call(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; what was finished is kept: the same command goes on from there"
+            ) from None
+
+    return call
+
+
+for command in (passkey, run, train, report, models, tasks, doctor):
+    app.command()(_interruptible(command))
 
 
 def main() -> None:
     """Runs a command; an error is one line on stderr and an exit status (2: bad input, 1: a failed run)."""
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="bamctl", standalone_mode=False)
+        sys.stdout.flush()
     except BamctlError as error:
         status = _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        status = _fail(
-            "interrupted; what was finished is kept: the same command goes on from there", INTERRUPTED
-        )
     except BrokenPipeError:  # the reader, `head` say, has seen enough
-        sys.stderr.close()
+        _discard_output()
         status = 0
+    except OSError as error:  # a full disk behind stdout, say
+        _discard_output()
+        status = _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
     except Exception as error:
-        message = getattr(error, "format_message", None)
+        message = getattr(error, "format_message", None)  # what is wrong with the command line
         if message is None:
             raise
-        status = _fail(" ".join(message().split()) or "no command given; see bamctl --help", 2)
+        status = _fail(message(), 2)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _fail(message: str, status: int) -> int:
     print(f"bamctl: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+def _discard_output() -> None:
+    """Sends what stdout still holds nowhere: failing again at exit, Python would tell of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ BACKENDS = ("native",)
 SHORTEST_IF_UNKNOWN = 512
 """Where the series of lengths begins for a checkpoint that does not say what it was trained at."""
 
+MOST = 1_000_000
+"""Of samples of a length, of prompts that run together."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
@@ -70,16 +73,15 @@ def measure(task_name: str, overrides: dict[str, object], options: MeasureOption
 
 def _check_numbers(options: MeasureOptions) -> None:
     """What is wrong by itself is told before anything heavy is imported."""
-    limits = (
-        ("samples", options.samples, 1),
-        ("batch-size", options.batch_size, 1),
-        ("seed", options.seed, 0),
+    limits: tuple[tuple[str, int | None, int, int], ...] = (
+        ("samples", options.samples, 1, MOST),
+        ("batch-size", options.batch_size, 1, MOST),
+        ("patience", options.patience, 1, MOST),
+        ("seed", options.seed, 0, 2**63 - 1),  # results hold it in 64 bits
     )
-    for name, value, least in limits:
-        if value < least:
-            raise BadInput(f"--{name} {value}: must be at least {least}")
-    if options.patience is not None and options.patience < 1:
-        raise BadInput(f"--patience {options.patience}: must be at least 1")
+    for name, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            raise BadInput(f"--{name} {value}: must lie between {least} and {most}")
     if options.lengths is not None and options.max_len is not None:
         raise BadInput("--lengths and --max-len exclude each other; choose one")
     if options.lengths is not None:

@@ -2,13 +2,14 @@
 
 
 def models() -> None:
-    """List the checkpoints that have a name: what they are, what they were trained at, where they lie."""
+    """List the checkpoints that have a name. What they are, what they were trained at, where they lie."""
+    import sys
     from pathlib import Path
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bamctl.cli.listing import print_listing
     from bamctl.errors import BadInput
     from bamctl.models.loading import DEFAULT_MODEL, model_folders, open_checkpoint
 
@@ -17,9 +18,13 @@ def models() -> None:
         table.add_column(
             column, justify="right" if column in ("trained at", "parameters") else "left", overflow="fold"
         )
-    for name, folder in model_folders().items():
-        shown = f"{name} (default)" if name == DEFAULT_MODEL else name
-        where = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    folders = model_folders()
+    if not folders:
+        print("no checkpoint has a name here: bamctl train puts one below models/", file=sys.stderr)
+        return
+    for name, folder in folders.items():
+        shown = Text(f"{name} (default)" if name == DEFAULT_MODEL else name)
+        where = Text(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
         try:
             checkpoint = open_checkpoint(str(folder))
         except BadInput as error:
@@ -29,4 +34,4 @@ def models() -> None:
         positions = config.position_encoding + (" + SSMax" if config.ssmax else "")
         trained = "?" if config.train_length is None else str(config.train_length)
         table.add_row(shown, positions, trained, f"{checkpoint.parameters:,}", where)
-    Console().print(table)
+    print_listing(table)

@@ -12,49 +12,65 @@ Models = Annotated[
     typer.Option(
         "--model",
         "-m",
+        metavar="MODEL",
         help="Name or folder of a checkpoint; repeat it for several.",
         show_default="tiny-bam-ssmax",
     ),
 ]
 Lengths = Annotated[
-    str | None, typer.Option("--lengths", help="Prompt lengths in tokens: 512,4k,1M (k = 1024, M = 1024²).")
+    str | None,
+    typer.Option(
+        "--lengths",
+        metavar="LENGTHS",
+        help="Prompt lengths in tokens: 512,4k,1M (k = 1024, M = 1024²).",
+    ),
 ]
 MaxLen = Annotated[
     str | None,
     typer.Option(
         "--max-len",
+        metavar="LENGTH",
         help="Double the length from the model's train length up to this one.",
         show_default=DEFAULT_LONGEST,
     ),
 ]
-Samples = Annotated[int, typer.Option("--samples", "-n", help="Samples of each length.")]
+Samples = Annotated[int, typer.Option("--samples", "-n", metavar="N", help="Samples of each length.")]
 Depths = Annotated[
     str,
     typer.Option(
         "--depths",
+        metavar="DEPTHS",
         help="Where needles go: equidistant, random, beginning, end, a number of equidistant depths,"
         " or a list in percent such as 0,25,50.",
     ),
 ]
 Digits = Annotated[
     int | None,
-    typer.Option("--digits", help="Digits of the key, 1 to 32.", show_default="the task file's, 5"),
+    typer.Option(
+        "--digits", metavar="N", help="Digits of the key, 1 to 32.", show_default="the task file's, 5"
+    ),
 ]
 Haystack = Annotated[
     str | None,
     typer.Option(
         "--haystack",
+        metavar="FILE",
         help="garbage, or a UTF-8 text file to hide the key in.",
         show_default="the task file's, garbage",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Draws the keys.")]
-BackendName = Annotated[str, typer.Option("--backend", help="What runs the model: native.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, or auto: the GPU if there is one.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", help="Prompts that run together.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the keys.")]
+BackendName = Annotated[str, typer.Option("--backend", metavar="NAME", help="What runs the model: native.")]
+Device = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, or auto: the GPU if there is one."),
+]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="float32, bfloat16 or float16.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts that run together.")]
 Patience = Annotated[
     int | None,
-    typer.Option("--patience", help="Skip the lengths behind this many at zero accuracy in a row."),
+    typer.Option(
+        "--patience", metavar="N", help="Skip the lengths behind this many at zero accuracy in a row."
+    ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="Folder for results.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for results.")]

@@ -21,9 +21,10 @@ def passkey(
     patience: options.Patience = None,
     out: options.Out = Path("results"),
 ) -> None:
-    """Hide a number in a haystack and ask for it, at every length; print accuracy against length.
+    """Hide a number in a haystack and ask for it, at every length.
 
-    Every sample is stored under --out as it finishes; the same command again goes on where it stopped.
+    Prints accuracy against length. Every sample is stored under --out as it finishes; the same command again
+    goes on where it stopped.
     """
     from bamctl.cli.measure import MeasureOptions, measure
 

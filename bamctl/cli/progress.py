@@ -22,20 +22,16 @@ class ProgressPrinter:
         self._console = Console(stderr=True)
         self._estimate = TimeLeft(request)
         self._bar: Progress | None = None
-        model = backend.model
-        trained = "" if model.train_length is None else f", trained at {model.train_length}"
-        variant = f" ({task.spec.variant})" if task.spec.variant else ""
-        self._say(
-            f"{model.name}: {model.position_encoding}{' with SSMax' if model.ssmax else ''}{trained};"
-            f" {backend.name} on {backend.device}, {backend.dtype}"
-        )
-        self._say(
-            f"{task.spec.name}{variant}: {request.samples} samples at each of"
-            f" {', '.join(_spelled(length) for length in request.lengths)} tokens;"
-            f" depths {request.depths.text}; seed {request.seed}"
-        )
+        self._title = _title(backend, task, request)
 
     def __enter__(self) -> "ProgressPrinter":
+        return self
+
+    def _begin(self) -> None:
+        """Not before the run tells something: until then it may still be refused, in one line."""
+        for line in self._title:
+            self._say(line)
+        self._title = ()
         if self._console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
@@ -46,8 +42,7 @@ class ProgressPrinter:
             )
             self._bar.start()
             total = len(self._request.lengths) * self._request.samples
-            self._row = self._bar.add_task("starting", total=total, figures="")
-        return self
+            self._row = self._bar.add_task("", total=total, figures="")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -56,7 +51,9 @@ class ProgressPrinter:
             self._bar.stop()
 
     def update(self, progress: RunProgress) -> None:
-        """Takes what `evaluate` tells after every batch."""
+        """Takes what `evaluate` tells."""
+        if self._title:
+            self._begin()
         self._estimate.update(progress)
         length = format_length(progress.length)
         if self._bar is not None:
@@ -71,15 +68,16 @@ class ProgressPrinter:
         elif progress.done == progress.samples:
             rate = self._estimate.rate(progress.length)
             speed = "found" if rate is None else f"{rate:,.0f} tokens/s"
-            left = "" if self._bar is not None else f", {self._estimate.left_text()}"
+            ends = self._bar is not None or not self._estimate.seconds_left()
+            left = "" if ends else f", {self._estimate.left_text()}"
             self._say(f"  {length}: {progress.right}/{progress.samples} right, {speed}{left}")
 
     def finish(self, summary: RunSummary) -> None:
         """Says what this call added."""
-        if summary.ran == 0:
+        if summary.found == len(self._request.lengths) * self._request.samples:
             self._say("  all samples were there already; nothing was run")
         elif summary.found:
-            self._say(f"  {summary.ran} samples run, {summary.found} were there already")
+            self._say(f"  samples run: {summary.ran}; {summary.found} were there already")
 
     def _say(self, line: str) -> None:
         if self._bar is not None:
@@ -148,6 +146,23 @@ class TimeLeft:
 
     def _a_sample(self, length: int) -> float:
         return max(self._seconds[length] / self._ran[length], 1e-9)
+
+
+def _title(backend: Backend, task: Task, request: EvaluationRequest) -> tuple[str, ...]:
+    """What runs and what is asked, every option as it was understood."""
+    model = backend.model
+    trained = "" if model.train_length is None else f", trained at {model.train_length}"
+    variant = f" ({task.spec.variant})" if task.spec.variant else ""
+    what_runs = (
+        f"{model.name}: {model.position_encoding}{' with SSMax' if model.ssmax else ''}{trained};"
+        f" {backend.name} on {backend.device}, {backend.dtype}"
+    )
+    what_is_asked = (
+        f"{task.spec.name}{variant}: {request.samples} samples at each of"
+        f" {', '.join(_spelled(length) for length in request.lengths)} tokens;"
+        f" depths {request.depths.text}; seed {request.seed}"
+    )
+    return what_runs, what_is_asked
 
 
 def _spelled(length: int) -> str:

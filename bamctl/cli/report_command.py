@@ -31,7 +31,7 @@ def report(
         list[str] | None, typer.Option("--model", help="This model alone; a pattern, or repeat it.")
     ] = None,
 ) -> None:
-    """Show accuracy against length: a row for each run, a column for each length."""
+    """Show accuracy against length. A row for each run, a column for each length."""
     formats = [
         f"--{name}" for name, chosen in (("csv", csv), ("markdown", markdown), ("latex", latex)) if chosen
     ]

@@ -23,7 +23,7 @@ def run(
     patience: options.Patience = None,
     out: options.Out = Path("results"),
 ) -> None:
-    """Measure models on a task file of your own; tasks/passkey.yaml shows what one looks like."""
+    """Measure models on a task file of your own. tasks/passkey.yaml shows what one looks like."""
     from bamctl.cli.measure import MeasureOptions, measure
 
     chosen = MeasureOptions(

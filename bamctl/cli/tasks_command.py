@@ -2,13 +2,13 @@
 
 
 def tasks() -> None:
-    """Lists the tasks: what they ask, in what haystack, and where their files are."""
+    """List the tasks. What they ask, in what haystack, and where their files are."""
     from pathlib import Path
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bamctl.cli.listing import print_listing
     from bamctl.errors import BadInput
     from bamctl.tasks.catalog import load_spec, task_files
 
@@ -28,4 +28,4 @@ def tasks() -> None:
             for field in ("haystack", "digits")
         )
         table.add_row(Text(name), Text(spec.summary), haystack, digits, shown)
-    Console().print(table)
+    print_listing(table)

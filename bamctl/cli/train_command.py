@@ -25,25 +25,23 @@ def train(
         typer.Option("--card-haystack", help="A text file to measure in too, beside garbage; repeat it."),
     ] = None,
 ) -> None:
-    """Train a checkpoint from a recipe; a training that was killed goes on with the same command.
+    """Train a checkpoint from a recipe. A training that was killed goes on with the same command.
 
     Beside the weights lie the recipe, the tokenizer, the log of every step, and a card with what it measures.
     """
     from bamctl.models.training.recipe import load_recipe
 
-    loaded = load_recipe(recipe)
+    folder = to or Path("models") / load_recipe(recipe).name
     try:
         from bamctl.models.training.trainer import train as run_training
     except ModuleNotFoundError as error:
         raise BadInput(f"training needs {error.name}: pip install 'bamctl[train]'") from None
     from bamctl.cli.training_progress import TrainingPrinter
 
-    folder = to or Path("models") / loaded.name
     with TrainingPrinter(folder) as printer:
         run_training(
-            loaded,
+            recipe,
             folder,
-            text_folder=recipe.parent,
             accelerator=accelerator,
             devices=int(devices) if devices.isdecimal() else devices,
             on_step=printer.update,

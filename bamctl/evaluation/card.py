@@ -69,14 +69,16 @@ def _lines(
 ) -> Iterator[str]:
     config = checkpoint.config
     shape = (
-        f"{checkpoint.parameters:,} parameters: {config.num_hidden_layers} layers, width {config.hidden_size},"
-        f" {config.num_attention_heads} heads of {config.head_dim}, vocabulary {config.vocab_size}"
+        f"{checkpoint.parameters:,} parameters: {config.num_hidden_layers} layers, width"
+        f" {config.hidden_size}, {config.num_attention_heads} heads of {config.head_dim}"
     )
     yield from ("---", "library_name: transformers", "license: apache-2.0")
     yield from ("tags: [bamctl, bayesian-attention]", "---", "")
     yield from (f"# {recipe.name}", "", f"{_sentence(recipe.summary)}", "")
-    yield f"- {shape} (byte-level BPE, every digit a token of its own)"
-    yield f"- position encoding `{config.position_encoding}`, Scalable Softmax {'on' if config.ssmax else 'off'}"
+    yield f"- {shape}"
+    yield f"- vocabulary {config.vocab_size}: byte-level BPE, every digit a token of its own"
+    ssmax = "with" if config.ssmax else "without"
+    yield f"- position encoding `{config.position_encoding}`, {ssmax} Scalable Softmax"
     yield (
         f"- trained at contexts of {recipe.stages[0].lengths[0]} to {config.train_length} tokens,"
         f" {recipe.optimiser.steps} steps of {recipe.optimiser.tokens_per_step} tokens, seed {recipe.seed}"

@@ -41,14 +41,16 @@ def parse_depths(text: str, samples: int) -> DepthPolicy:
     if words in _NAMED:
         values: tuple[float, ...] = (_NAMED[words],)
     elif words.isdecimal():
-        if not 1 <= int(words) <= 10_000:
-            raise BadInput(f"depths {text!r}: a number of depths lies between 1 and 10000")
-        values = _equidistant(int(words))
+        if len(words) > 5 or not 1 <= int(words) <= 10_000:
+            raise BadInput(
+                f"depths {text!r}: a number of depths lies between 1 and 10000; a single depth is written 50%"
+            )
+        return DepthPolicy(text=f"equidistant:{int(words)}", values=_equidistant(int(words)))
     else:
         values = tuple(_depth(part, text) for part in words.split(",") if part.strip())
         if not values:
             raise BadInput(f"depths {text!r} name no depth; write for example 0,25,50,75,100")
-    return DepthPolicy(text=",".join(f"{value:g}" for value in values), values=values)
+    return DepthPolicy(text=",".join(f"{value:.15g}" for value in values), values=values)
 
 
 def _equidistant(count: int) -> tuple[float, ...]:

@@ -39,7 +39,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Told after every batch: where a run stands at one length."""
+    """Told when a length begins and after every batch: where a run stands at one length."""
 
     model: str
     task: str
@@ -52,7 +52,7 @@ class Progress:
     seconds: float
     """What this batch took in the backend."""
     ran: int
-    """Samples in this batch; 0 where a length was complete or is skipped."""
+    """Samples in this batch; 0 where a length begins or is skipped."""
     skipped: bool = False
 
 
@@ -141,8 +141,8 @@ def evaluate(
         found = len(store.done() & {sample.row_id for row in plan.values() for sample in row})
         zeros = 0
         for length, samples in plan.items():
-            if request.patience is not None and zeros >= request.patience:
-                run.skip(length, samples, zeros)
+            if request.patience is not None and zeros >= request.patience and run.pending(samples):
+                run.skip(length, samples, request.patience)
             else:
                 zeros = 0 if run.measure(length, samples) else zeros + 1
             store.fold()
@@ -172,16 +172,24 @@ class _Run:
         stored = stored[stored["status"] == "done"]
         self.exact = dict(zip(stored["row_id"], stored["exact"].astype(bool), strict=True))
 
+    def pending(self, samples: Sequence[PlannedSample]) -> list[PlannedSample]:
+        """Those that are not done yet."""
+        return [sample for sample in samples if sample.row_id not in self.exact]
+
     def measure(self, length: int, samples: Sequence[PlannedSample]) -> int:
         """Runs what is missing of one length; how many of its samples are right, earlier ones included."""
-        pending = [sample for sample in samples if sample.row_id not in self.exact]
-        if not pending:
-            self._tell(length, samples, seconds=0.0, ran=0)
-        for batch in _batches(pending, self.request.batch_size):
+        self._tell(length, samples, seconds=0.0, ran=0)
+        for batch in _batches(self.pending(samples), self.request.batch_size):
             started_at = datetime.now(UTC)
-            prompts = [
-                self.task.build(length=length, depth=sample.depth, rng=sample.rng()) for sample in batch
-            ]
+            try:
+                prompts = [
+                    self.task.build(length=length, depth=sample.depth, rng=sample.rng()) for sample in batch
+                ]
+            except MemoryError:
+                raise RunFailed(
+                    f"{self.task.spec.name}: out of memory while making a prompt of {length} tokens;"
+                    " lower --max-len or --lengths"
+                ) from None
             try:
                 completions = self.backend.complete(prompts)
             except RunFailed as error:
@@ -195,13 +203,12 @@ class _Run:
             self._tell(length, samples, seconds=seconds, ran=len(batch))
         return sum(self.exact[sample.row_id] for sample in samples)
 
-    def skip(self, length: int, samples: Sequence[PlannedSample], zeros: int) -> None:
+    def skip(self, length: int, samples: Sequence[PlannedSample], patience: int) -> None:
         """Writes down that a length was not run, and why; what an earlier run did of it stays."""
-        reason = f"accuracy was 0 at the {zeros} lengths before"
-        for sample in samples:
-            if sample.row_id not in self.exact:
-                columns = self._columns(sample, datetime.now(UTC))
-                self.store.append(SampleRow(**columns, status="skipped", error=reason))
+        reason = f"accuracy was 0 at {patience} shorter lengths in a row, which is where patience ended"
+        for sample in self.pending(samples):
+            columns = self._columns(sample, datetime.now(UTC))
+            self.store.append(SampleRow(**columns, status="skipped", error=reason))
         self._tell(length, samples, seconds=0.0, ran=0, skipped=True)
 
     def _store_done(

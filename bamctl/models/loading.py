@@ -73,7 +73,7 @@ class Checkpoint:
         digest.update(json.dumps(form, sort_keys=True).encode())
         for name, tensor in sorted(_stored_tensors(self.weight_files), key=lambda item: item[0]):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def load(self, *, device: str | torch.device, dtype: str) -> BamForCausalLM:

@@ -1,0 +1,134 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import bamctl.cli.main as main_module
+from bamctl import __version__
+from bamctl.errors import BadInput, RunFailed
+
+COMMANDS = ("passkey", "run", "train", "report", "models", "tasks", "doctor")
+FULL = Path("/dev/full")
+"""Whatever is written to it finds the disk full."""
+HEAVY = ("torch", "transformers", "tokenizers", "pandas", "pyarrow", "scipy", "numpy", "yaml", "rich")
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_fits_80_columns_and_names_every_command(folder, call, option):
+    outcome = call(option)
+    assert (outcome.status, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "Usage: bamctl [OPTIONS] COMMAND [ARGS]..."
+    told = [line.split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :]]
+    assert [name for name, _ in told] == list(COMMANDS)
+    assert all(text.endswith(".") and not text.endswith("...") for _, text in told)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(folder, call, command):
+    outcome = call(command, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert outcome.out.startswith(f"Usage: bamctl {command} ")
+
+
+def test_version(folder, call):
+    outcome = call("--version")
+    assert (outcome.status, outcome.out, outcome.err) == (0, f"{__version__}\n", "")
+
+
+def test_no_command_is_told_with_the_help(folder, call):
+    outcome = call()
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err == call("--help").out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["passkey", "--help"], ["passkey", "--lengths", "0"], ["pass"]]
+)
+def test_what_needs_no_model_imports_nothing_heavy(environment, tmp_path, arguments):
+    program = (
+        f"import sys; sys.argv = ['bamctl', *{arguments!r}]\n"
+        "from bamctl.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('heavy:', *[name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.endswith("heavy:\n"), done
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A command line with one command, `fail`, which raises what it is given."""
+
+    def make(error):
+        app = typer.Typer()
+
+        @app.callback()
+        def options() -> None: ...
+
+        def fail() -> None:
+            raise error
+
+        app.command()(main_module._interruptible(fail))
+        monkeypatch.setattr(main_module, "app", app)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (BadInput("no\n  such thing"), 2, "no such thing"),
+        (RunFailed("it died"), 1, "it died"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "interrupted; what was finished is kept: the same command goes on from there",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_status(failing, call, error, status, line):
+    failing(error)
+    outcome = call("fail")
+    assert (outcome.status, outcome.out, outcome.err) == (status, "", f"bamctl: {line}\n")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(failing, monkeypatch):
+    failing(ZeroDivisionError("a bug"))
+    monkeypatch.setattr(sys, "argv", ["bamctl", "fail"])
+    with pytest.raises(ZeroDivisionError):
+        main_module.main()
+
+
+def start(environment, folder, *arguments, **streams):
+    command = [sys.executable, "-m", "bamctl.cli.main", *arguments]
+    return subprocess.Popen(
+        command, env=environment, cwd=folder, text=True, stderr=subprocess.PIPE, **streams
+    )
+
+
+@pytest.mark.parametrize("arguments", [["tasks"], ["--help"], ["--version"]])
+def test_a_reader_that_has_seen_enough_ends_it_silently(environment, tmp_path, arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with start(environment, tmp_path, *arguments, stdout=writer) as process:
+        os.close(writer)
+        assert process.communicate()[1] == ""
+    assert process.returncode in (0, 1)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [["tasks"], ["--help"]])
+def test_a_full_disk_behind_stdout_is_one_line(environment, tmp_path, arguments):
+    with FULL.open("w") as full, start(environment, tmp_path, *arguments, stdout=full) as process:
+        assert process.communicate()[1] == f"bamctl: output: {os.strerror(errno.ENOSPC)}\n"
+    assert process.returncode == 1
