@@ -20,6 +20,9 @@ def train(
         bool,
         typer.Option("--card/--no-card", help="Measure the checkpoint when it is done and write its card."),
     ] = True,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for what is measured for the card.")
+    ] = Path("results"),
     card_haystack: Annotated[
         list[str] | None,
         typer.Option("--card-haystack", help="A text file to measure in too, beside garbage; repeat it."),
@@ -29,26 +32,33 @@ def train(
 
     Beside the weights lie the recipe, the tokenizer, the log of every step, and a card with what it measures.
     """
+    if devices != "auto" and not (devices.isdecimal() and int(devices)):
+        raise BadInput(f"--devices {devices!r}: must be a number above 0, or auto")
+
     from bamctl.models.training.recipe import load_recipe
+    from bamctl.tasks.catalog import load_spec
 
     folder = to or Path("models") / load_recipe(recipe).name
+    haystacks = ["garbage", *(card_haystack or [])]
+    for haystack in haystacks:  # before hours of training, not behind them
+        load_spec("passkey", haystack=haystack)
     try:
         from bamctl.models.training.trainer import train as run_training
     except ModuleNotFoundError as error:
         raise BadInput(f"training needs {error.name}: pip install 'bamctl[train]'") from None
     from bamctl.cli.training_progress import TrainingPrinter
 
-    with TrainingPrinter(folder) as printer:
+    with TrainingPrinter() as printer:
         run_training(
             recipe,
             folder,
             accelerator=accelerator,
-            devices=int(devices) if devices.isdecimal() else devices,
+            devices=devices if devices == "auto" else int(devices),
             on_step=printer.update,
         )
     if card:
         from bamctl.evaluation.card import write_card
 
         printer.say("measuring it for its card")
-        write_card(folder, haystacks=["garbage", *(card_haystack or [])], on_progress=printer.measured)
+        write_card(folder, out=out, haystacks=haystacks, on_progress=printer.measured)
     print(folder)

@@ -4,7 +4,6 @@ import math
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,8 +23,7 @@ STEPS_AVERAGED = 20
 class TrainingPrinter:
     """Tells of one training. A context manager; the bar is gone when it ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._recent: deque[StepReport] = deque(maxlen=STEPS_AVERAGED)

@@ -1,6 +1,5 @@
 """The card of a checkpoint: what it is, what it was trained on, what it measures, and where it ends."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ SAMPLES = 20
 def write_card(
     folder: Path,
     *,
+    out: Path,
     haystacks: Sequence[str] = ("garbage",),
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Path:
@@ -34,6 +34,7 @@ def write_card(
 
     Args:
         folder: a checkpoint that `bamctl train` made, with its recipe beside the weights.
+        out: folder of results, where the samples are stored; those that are there already are not run again.
         haystacks: each gets a row: ``garbage``, or the path of a text file it was not trained on.
         on_progress: told after every sample.
 
@@ -43,25 +44,27 @@ def write_card(
     checkpoint = open_checkpoint(str(folder))
     recipe = load_recipe(folder / "recipe.yaml")
     backend = NativeBackend(checkpoint)
-    tables = [_measure(backend, haystack, on_progress) for haystack in haystacks]
+    tables = [_measure(backend, haystack, out, on_progress) for haystack in haystacks]
     model = checkpoint.load(device="cpu", dtype="float32")
     path = folder / CARD
     path.write_text("\n".join(_lines(checkpoint, recipe, model, pd.concat(tables))) + "\n", encoding="utf-8")
     return path
 
 
-def _measure(backend: NativeBackend, haystack: str, on_progress: Callable[[Progress], None]) -> pd.DataFrame:
+def _measure(
+    backend: NativeBackend, haystack: str, out: Path, on_progress: Callable[[Progress], None]
+) -> pd.DataFrame:
     train_length = backend.model.train_length or 512
     task = build_task(load_spec("passkey", haystack=haystack), backend.tokenizer)
-    with tempfile.TemporaryDirectory() as out:
-        request = EvaluationRequest(
-            lengths=doubling_lengths(train_length, max(LONGEST, train_length)),
-            samples=SAMPLES,
-            depths=parse_depths("equidistant", SAMPLES),
-            out=Path(out),
-        )
-        summary = evaluate(backend, task, request, on_progress=on_progress)
-        return accuracy_table(load_samples([summary.folder]))
+    request = EvaluationRequest(
+        lengths=doubling_lengths(train_length, max(LONGEST, train_length)),
+        samples=SAMPLES,
+        depths=parse_depths("equidistant", SAMPLES),
+        out=out,
+    )
+    summary = evaluate(backend, task, request, on_progress=on_progress)
+    accuracy = accuracy_table(load_samples([summary.folder]))
+    return accuracy[accuracy["length"].isin(request.lengths)]
 
 
 def _lines(

@@ -434,7 +434,9 @@ def test_the_digest_changes_with_what_decides_the_answers(
 
 def test_the_digest_is_not_of_starting_values_or_of_what_transformers_adds(folder: Path) -> None:
     before = open_checkpoint(str(folder)).digest
-    _edit_config(folder, prior_beta=0.3, initializer_range=0.5, use_cache=False, train_length=77, chunk_size=3)
+    _edit_config(
+        folder, prior_beta=0.3, initializer_range=0.5, use_cache=False, train_length=77, chunk_size=3
+    )
     assert open_checkpoint(str(folder)).digest == before
 
 

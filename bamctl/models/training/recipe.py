@@ -171,8 +171,9 @@ class Recipe(_Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hex, of the recipe's content: what a half-finished training must agree with."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        """SHA-256, in hex, of all but the prose: what a half-finished training must agree with."""
+        content = self.model_dump(mode="json", exclude={"summary", "limits"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load_recipe(path: Path) -> Recipe:

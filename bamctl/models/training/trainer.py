@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
@@ -37,6 +38,7 @@ from bamctl.tasks.passkey import PasskeySpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
 RECIPE = "recipe.yaml"
+LOG = "training_log.jsonl"
 UNFINISHED = ".training"
 SAVE_EVERY_SECONDS = 30.0
 
@@ -69,6 +71,8 @@ def train(
 ) -> list[StepReport]:
     """Trains a recipe into `folder`, or goes on with what a killed run of the same recipe left there.
 
+    Where that run had come to its end, its log is returned and nothing is done.
+
     Args:
         recipe_file: relative paths of text in it start from its folder.
         folder: becomes the checkpoint; may hold the recipe already.
@@ -85,7 +89,13 @@ def train(
     recipe = load_recipe(recipe_file)
     unfinished = folder / UNFINISHED
     _check_folder(folder, recipe)
-    fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.precision)
+    if (folder / LOG).exists():
+        return [StepReport(**json.loads(line)) for line in (folder / LOG).read_text().splitlines()]
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, precision=recipe.precision)
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
+        told = " ".join(str(error).split())
+        raise BadInput(f"accelerator {accelerator!r} with {devices} devices: {told}") from None
     fabric.launch()
     fabric.seed_everything(recipe.seed, verbose=False)
 
@@ -265,10 +275,12 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
                 f"{folder} holds a half-finished training of another recipe;"
                 f" remove {unfinished} to start over"
             )
-    elif folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {RECIPE}):
-        raise BadInput(f"{folder} is there already; name another folder with --to, or remove it")
     elif (folder / RECIPE).exists() and load_recipe(folder / RECIPE).digest != recipe.digest:
         raise BadInput(f"{folder} holds another recipe; name another folder with --to")
+    elif (folder / LOG).exists():
+        return
+    elif folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {RECIPE}):
+        raise BadInput(f"{folder} is there already; name another folder with --to, or remove it")
 
 
 def _write_recipe(recipe: Recipe, folder: Path) -> None:
@@ -302,6 +314,6 @@ def _finish(
     tokenizer.save_pretrained(folder)
     if not (folder / RECIPE).exists():
         shutil.copyfile(recipe_file, folder / RECIPE)
-    with (folder / "training_log.jsonl").open("w") as file:
+    with (folder / LOG).open("w") as file:
         file.writelines(json.dumps(asdict(report)) + "\n" for report in log)
     shutil.rmtree(folder / UNFINISHED)

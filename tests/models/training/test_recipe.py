@@ -17,6 +17,9 @@ def test_a_recipe_is_read(recipe_file):
 
 def test_the_digest_is_of_the_content(recipe_file, recipe_content):
     before = load_recipe(recipe_file).digest
+    recipe_content["limits"] = ["It has its limits"]
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    assert load_recipe(recipe_file).digest == before
     recipe_content["seed"] = 4
     recipe_file.write_text(yaml.safe_dump(recipe_content))
     assert load_recipe(recipe_file).digest != before

@@ -44,8 +44,9 @@ def test_a_checkpoint_comes_out(recipe_file, tmp_path):
     stored = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]
     assert [line["loss"] for line in stored] == [report.loss for report in log]
     assert not (folder / ".training").exists()
-    with pytest.raises(BadInput, match="there already"):
-        run(recipe_file, folder)
+    again = []
+    assert run(recipe_file, folder, on_step=again.append) == log
+    assert again == []
 
 
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(recipe_file, tmp_path, monkeypatch):
@@ -144,9 +145,11 @@ def test_the_card_tells_what_was_measured_and_what_cannot_be_done(recipe_file, t
     measured = []
     path = write_card(
         tmp_path / "smallest",
+        out=tmp_path / "results",
         haystacks=["garbage", str(recipe_file.parent / "text.txt")],
         on_progress=measured.append,
     )
+    assert len(list((tmp_path / "results").rglob("accuracy.parquet"))) == 2
     card = path.read_text()
     assert {progress.length for progress in measured} == {140, 280}
     assert "| haystack | 140 | 280 |" in card
