@@ -90,7 +90,8 @@ class TimeLeft:
     """How long the rest of a run will take.
 
     Seconds a sample grow as a power of the length between 1 (reading) and 2 (attention), taken from the two
-    longest lengths measured; the lengths to come are extrapolated from the longest one.
+    longest lengths measured; the lengths to come are extrapolated from the longest one. From a single length
+    only a bound is known: reading alone.
     """
 
     def __init__(self, request: EvaluationRequest) -> None:
@@ -122,7 +123,7 @@ class TimeLeft:
         if not measured:
             return None
         longest = measured[-1]
-        power = 1.5
+        power = 1.0
         if len(measured) > 1:
             ratio = self._a_sample(longest) / self._a_sample(measured[-2])
             power = min(2.0, max(1.0, math.log(ratio) / math.log(longest / measured[-2])))
@@ -142,7 +143,11 @@ class TimeLeft:
         seconds = self.seconds_left()
         if seconds is None:
             return "time left unknown"
-        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+        is_bound = len(self._ran) == 1 and any(
+            n for length, n in self._left.items() if length not in self._ran
+        )
+        words = f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+        return f"at least {words}" if is_bound else words
 
     def _a_sample(self, length: int) -> float:
         return max(self._seconds[length] / self._ran[length], 1e-9)
