@@ -1,10 +1,14 @@
 """A checkpoint to run: two layers, random weights, a tokenizer of its prompts' words."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Tensors of tests are tiny, and several processes share the cores: threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
