@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def _python_docs() -> list[str]:
             module = importlib.import_module(name)
         except ImportError:  # tkinter is often left out
             continue
-        documents += [doc for doc in _docstrings(module, name) if len(doc) > 80]
+        with warnings.catch_warnings(action="ignore"):  # looking at a deprecated name is no use of it
+            documents += [doc for doc in _docstrings(module, name) if len(doc) > 80]
     return list(dict.fromkeys(documents))
 
 
