@@ -90,8 +90,8 @@ class TimeLeft:
     """How long the rest of a run will take.
 
     Seconds a sample grow as a power of the length between 1 (reading) and 2 (attention), taken from the two
-    longest lengths measured; the lengths to come are extrapolated from the longest one. From a single length
-    only a bound is known: reading alone.
+    longest lengths measured; the lengths to come are extrapolated from the longest one. A single length
+    tells nothing of the others: much of its time may be the first call's.
     """
 
     def __init__(self, request: EvaluationRequest) -> None:
@@ -118,9 +118,10 @@ class TimeLeft:
         return length * self._ran[length] / seconds if seconds else None
 
     def seconds_left(self) -> float | None:
-        """None until something was measured."""
+        """None until enough was measured to tell."""
         measured = sorted(self._ran)
-        if not measured:
+        to_come = any(count for length, count in self._left.items() if length not in self._ran)
+        if not measured or (to_come and len(measured) == 1):
             return None
         longest = measured[-1]
         power = 1.0
@@ -143,11 +144,7 @@ class TimeLeft:
         seconds = self.seconds_left()
         if seconds is None:
             return "time left unknown"
-        is_bound = len(self._ran) == 1 and any(
-            n for length, n in self._left.items() if length not in self._ran
-        )
-        words = f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
-        return f"at least {words}" if is_bound else words
+        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
     def _a_sample(self, length: int) -> float:
         return max(self._seconds[length] / self._ran[length], 1e-9)
