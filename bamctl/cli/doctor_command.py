@@ -74,7 +74,7 @@ def _abilities() -> list[tuple[str, str]]:
     if _version("lightning-fabric"):
         rows.append(("training", "can run"))
     else:
-        rows.append(("training", "cannot run: pip install 'bamctl[train]'"))
+        rows.append(("training", "cannot run: pip install 'lightning-fabric>=2.5' (the extra train)"))
     return rows
 
 

@@ -10,7 +10,7 @@ from bamctl.errors import BadInput, did_you_mean
 from bamctl.lengths import doubling_lengths, parse_length, parse_lengths
 
 if TYPE_CHECKING:
-    from bamctl.evaluation.run import EvaluationRequest
+    from bamctl.evaluation.run import EvaluationRequest, RunSummary
     from bamctl.models.loading import Checkpoint
     from bamctl.tasks.base import Task
     from bamctl.tasks.spec import TaskSpec
@@ -61,14 +61,14 @@ def measure(task_name: str, overrides: dict[str, object], options: MeasureOption
     from bamctl.cli.progress import ProgressPrinter
     from bamctl.evaluation.run import evaluate
 
-    folders: list[Path] = []
+    summaries = []
     for checkpoint, task, request in jobs:
         backend = NativeBackend(checkpoint, device=options.device, dtype=options.dtype)
         with ProgressPrinter(backend, task, request) as progress:
             summary = evaluate(backend, task, request, on_progress=progress.update)
             progress.finish(summary)
-        folders.append(summary.folder)
-    _print_results(folders, {length for _, _, request in jobs for length in request.lengths})
+        summaries.append(summary)
+    _print_results(summaries)
 
 
 def _check_numbers(options: MeasureOptions) -> None:
@@ -128,13 +128,15 @@ def _prepare(
     return jobs
 
 
-def _print_results(folders: list[Path], lengths: set[int]) -> None:
+def _print_results(summaries: "list[RunSummary]") -> None:
+    """The table of what was asked for; a run's folder may hold more."""
     from rich.console import Console
 
     from bamctl.cli.report_command import print_accuracy
     from bamctl.results.store import accuracy_table, load_samples
 
-    accuracy = accuracy_table(load_samples(folders))
-    print_accuracy(accuracy[accuracy["length"].isin(lengths)], Console())
-    for folder in folders:
-        print(f"Written: {folder}/accuracy.parquet and samples.parquet", file=sys.stderr)
+    stored = load_samples([summary.folder for summary in summaries])
+    asked_for = frozenset().union(*(summary.row_ids for summary in summaries))
+    print_accuracy(accuracy_table(stored[stored["row_id"].isin(asked_for)]), Console())
+    for summary in summaries:
+        print(f"Results in {summary.folder}: accuracy.parquet, samples.parquet", file=sys.stderr)

@@ -41,7 +41,7 @@ Depths = Annotated[
         "--depths",
         metavar="DEPTHS",
         help="Where needles go: equidistant, random, beginning, end, a number of equidistant depths,"
-        " or a list in percent such as 0,25,50.",
+        " or a list in percent such as 0,25,50 or 50%.",
     ),
 ]
 Digits = Annotated[

@@ -144,10 +144,15 @@ class TimeLeft:
         seconds = self.seconds_left()
         if seconds is None:
             return "time left unknown"
-        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+        return f"{words_for_seconds(seconds)} left"
 
     def _a_sample(self, length: int) -> float:
         return max(self._seconds[length] / self._ran[length], 1e-9)
+
+
+def words_for_seconds(seconds: float) -> str:
+    """``99 s``, ``2 min``: as much as an estimate can say."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _title(backend: Backend, task: Task, request: EvaluationRequest) -> tuple[str, ...]:
@@ -160,11 +165,15 @@ def _title(backend: Backend, task: Task, request: EvaluationRequest) -> tuple[st
         f" {backend.name} on {backend.device}, {backend.dtype}"
     )
     what_is_asked = (
-        f"{task.spec.name}{variant}: {request.samples} samples at each of"
+        f"{task.spec.name}{variant}: {_counted(request.samples)}"
         f" {', '.join(_spelled(length) for length in request.lengths)} tokens;"
         f" depths {request.depths.text}; seed {request.seed}"
     )
     return what_runs, what_is_asked
+
+
+def _counted(samples: int) -> str:
+    return "1 sample at each of" if samples == 1 else f"{samples} samples at each of"
 
 
 def _spelled(length: int) -> str:

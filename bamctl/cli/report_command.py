@@ -12,11 +12,19 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+DEFAULT = Path("results")
+PUBLISHED = "reference"
+
 
 def report(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of results, runs, or Parquet files of samples.", show_default="results"),
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Folders of results, runs, or Parquet files of samples. By default the folder results,"
+            " without the published runs in results/reference.",
+            show_default=False,
+        ),
     ] = None,
     intervals: Annotated[
         bool, typer.Option("--intervals", help="With each accuracy its n and its 95% Wilson interval.")
@@ -25,10 +33,12 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="A LaTeX tabular (booktabs).")] = False,
     task: Annotated[
-        list[str] | None, typer.Option("--task", help="This task alone; a pattern, or repeat it.")
+        list[str] | None,
+        typer.Option("--task", metavar="TASK", help="This task alone; a pattern, or repeat it."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="This model alone; a pattern, or repeat it.")
+        list[str] | None,
+        typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
     ] = None,
 ) -> None:
     """Show accuracy against length. A row for each run, a column for each length."""
@@ -44,10 +54,11 @@ def report(
     from bamctl.report.table import build_table, select_runs
     from bamctl.results.store import accuracy_table, load_samples
 
-    where = paths or [Path("results")]
+    where = _own_results() if paths is None else paths
     accuracy = accuracy_table(load_samples(where))
     if accuracy.empty:
-        raise BadInput(f"no results in {', '.join(map(str, where))}; bamctl passkey makes some")
+        looked_in = ", ".join(map(str, paths or [DEFAULT]))
+        raise BadInput(f"no results in {looked_in}; bamctl passkey makes some{_hint_at_published(paths)}")
     accuracy = select_runs(accuracy, tasks=task or [], models=model or [])
     if accuracy.empty:
         raise BadInput("no results of these tasks by these models; leave out --task or --model")
@@ -59,6 +70,20 @@ def report(
         sys.stdout.write(to_latex(build_table(accuracy), intervals=intervals))
     else:
         print_accuracy(accuracy, Console(), intervals=intervals)
+
+
+def _own_results() -> list[Path]:
+    """What lies in the default folder, but for the published runs: nobody is to take them for their own."""
+    if not DEFAULT.is_dir():
+        return [DEFAULT]  # load_samples tells what is wrong with it
+    return sorted(path for path in DEFAULT.iterdir() if path.is_dir() and path.name != PUBLISHED)
+
+
+def _hint_at_published(paths: list[Path] | None) -> str:
+    published = DEFAULT / PUBLISHED
+    return (
+        f" (bamctl report {published} shows the published ones)" if not paths and published.is_dir() else ""
+    )
 
 
 def print_accuracy(accuracy: "pd.DataFrame", console: "Console", *, intervals: bool = False) -> None:

@@ -9,13 +9,22 @@ from bamctl.errors import BadInput
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
+    ],
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="Folder for the checkpoint.", show_default="models/NAME of the recipe"),
+        typer.Option(
+            "--to",
+            metavar="FOLDER",
+            help="Folder for the checkpoint.",
+            show_default="models/NAME of the recipe",
+        ),
     ] = None,
-    accelerator: Annotated[str, typer.Option("--accelerator", help="cpu, cuda, auto.")] = "auto",
-    devices: Annotated[str, typer.Option("--devices", help="How many, or auto: all.")] = "auto",
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", metavar="NAME", help="cpu, cuda, auto.")
+    ] = "auto",
+    devices: Annotated[str, typer.Option("--devices", metavar="N", help="How many, or auto: all.")] = "auto",
     card: Annotated[
         bool,
         typer.Option("--card/--no-card", help="Measure the checkpoint when it is done and write its card."),
@@ -25,7 +34,11 @@ def train(
     ] = Path("results"),
     card_haystack: Annotated[
         list[str] | None,
-        typer.Option("--card-haystack", help="A text file to measure in too, beside garbage; repeat it."),
+        typer.Option(
+            "--card-haystack",
+            metavar="FILE",
+            help="A text file to measure in too, beside garbage; repeat it.",
+        ),
     ] = None,
 ) -> None:
     """Train a checkpoint from a recipe. A training that was killed goes on with the same command.
@@ -45,7 +58,9 @@ def train(
     try:
         from bamctl.models.training.trainer import train as run_training
     except ModuleNotFoundError as error:
-        raise BadInput(f"training needs {error.name}: pip install 'bamctl[train]'") from None
+        raise BadInput(
+            f"training needs {error.name}: pip install 'lightning-fabric>=2.5' (the extra train)"
+        ) from None
     from bamctl.cli.training_progress import TrainingPrinter
 
     with TrainingPrinter() as printer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from bamctl.cli.progress import words_for_seconds
 from bamctl.lengths import format_length
 
 if TYPE_CHECKING:
@@ -87,5 +88,5 @@ class TrainingPrinter:
             seconds_a_step = (last.seconds - first.seconds) / (last.step - first.step)
             left = seconds_a_step * (last.steps - last.step)
             speed = (last.tokens - first.tokens) / (last.seconds - first.seconds)
-            text += f", {speed:,.0f} tokens/s, {left / 60:.0f} min {left % 60:.0f} s left"
+            text += f", {speed:,.0f} tokens/s, {words_for_seconds(left)} left"
         return text

@@ -31,7 +31,7 @@ def parse_depths(text: str, samples: int) -> DepthPolicy:
     turn. A list ``0,25,50`` or one value ``50%``: these, in turn. ``beginning``, ``end``, ``random``.
 
     Raises:
-        BadInput: none of these, or a depth outside 0 … 100.
+        BadInput: none of these, a depth outside 0 … 100, or more equidistant depths than samples.
     """
     words = text.strip()
     if words == "random":
@@ -44,6 +44,11 @@ def parse_depths(text: str, samples: int) -> DepthPolicy:
         if len(words) > 5 or not 1 <= int(words) <= 10_000:
             raise BadInput(
                 f"depths {text!r}: a number of depths lies between 1 and 10000; a single depth is written 50%"
+            )
+        if int(words) > samples:  # the last ones, deep in the haystack, would never be looked at
+            raise BadInput(
+                f"depths {text!r}: {words} equidistant depths need as many samples, not {samples}; a single"
+                " depth is written 50%"
             )
         return DepthPolicy(text=f"equidistant:{int(words)}", values=_equidistant(int(words)))
     else:

@@ -15,9 +15,9 @@ from bamctl.tasks.spec import TaskSpec
 class PlannedSample:
     """One row of the grid.
 
-    `row_id` is a digest of what defines the sample and of nothing else: neither the model nor the tokenizer,
-    so that two models are asked for the same keys at the same depths, and neither the other lengths nor the
-    number of samples.
+    `row_id` is a digest of what defines the sample, its depth included, and of nothing else: neither the
+    model nor the tokenizer, so that two models are asked for the same keys at the same depths, nor what other
+    lengths and samples there are. (Equidistant depths do depend on the number of samples.)
     """
 
     row_id: str

@@ -62,6 +62,8 @@ class RunSummary:
 
     run_id: str
     folder: Path
+    row_ids: frozenset[str]
+    """The samples of the plan; the folder may hold others of the same run."""
     ran: int
     """Samples that this call ran."""
     found: int
@@ -138,7 +140,8 @@ def evaluate(
     )
     with RunStore.open(request.out, identity, facts) as store:
         run = _Run(backend, task, request, store, {**identity.columns(), **facts.columns()}, on_progress)
-        found = len(store.done() & {sample.row_id for row in plan.values() for sample in row})
+        row_ids = frozenset(sample.row_id for row in plan.values() for sample in row)
+        found = len(store.done() & row_ids)
         zeros = 0
         for length, samples in plan.items():
             if request.patience is not None and zeros >= request.patience and run.pending(samples):
@@ -146,7 +149,9 @@ def evaluate(
             else:
                 zeros = 0 if run.measure(length, samples) else zeros + 1
             store.fold()
-        return RunSummary(run_id=identity.run_id, folder=store.folder, ran=run.ran, found=found)
+        return RunSummary(
+            run_id=identity.run_id, folder=store.folder, row_ids=row_ids, ran=run.ran, found=found
+        )
 
 
 class _Run:

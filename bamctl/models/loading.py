@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "tiny-bam-ssmax"
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""A checkpoint's tokenizer lies in one of these, if it has any."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 DEFINING_FIELDS = (
@@ -228,6 +231,8 @@ def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> 
 
 
 def _read_tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise BadInput(f"{folder} has no tokenizer.json")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever a damaged tokenizer file makes transformers raise

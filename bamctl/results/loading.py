@@ -87,8 +87,8 @@ def load_samples(paths: Sequence[Path]) -> pd.DataFrame:
         A frame of SAMPLE_SCHEMA, each (run_id, row_id) once; without rows where nothing was found.
 
     Raises:
-        BadInput: a path does not exist, or a file cannot be read. About a line of a journal that is no
-            row there is a warning, and the rest is kept.
+        BadInput: a path does not exist, or is a file that cannot be read. About a damaged file in a
+            folder, or a line of a journal that is no row, there is a warning, and the rest is kept.
     """
     tables = [SAMPLE_SCHEMA.empty_table()]
     for path in paths:
@@ -103,7 +103,11 @@ def load_samples(paths: Sequence[Path]) -> pd.DataFrame:
                 for complaint in journal.complaints:
                     _log.warning(complaint)
                 tables.append(journal.rows)
-                tables.extend(read_samples(folder / name) for name in names)
+                for name in names:
+                    try:
+                        tables.append(read_samples(folder / name))
+                    except BadInput as error:  # one damaged run must not hide all others
+                        _log.warning("left out: %s", error)
     return to_frame(merge(tables))
 
 

@@ -178,7 +178,7 @@ _RUN = [
     _column("task", _text, "the task's name"),
     _column("variant", _text, "deviations from the task's file, empty for none"),
     _column("depth_policy", _text, "how needle depths were chosen: equidistant:N, a list in %, or random"),
-    _column("backend", _text, "what ran the model: native, transformers, vllm"),
+    _column("backend", _text, "what ran the model: native"),
     _column("dtype", _text, "number format of weights and activations"),
     _column("seed", _integer, "the run's seed"),
 ]

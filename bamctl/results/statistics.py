@@ -44,7 +44,7 @@ def effective_length(accuracies: Mapping[int, float], threshold: float) -> int |
         threshold: between 0 and 1; RULER's (arXiv 2404.06654, section 4) is 0.856.
 
     Returns:
-        The length in tokens; None where the shortest tested length, or nothing, reaches the threshold.
+        The length in tokens; None where nothing was tested, or the shortest length is below the threshold.
     """
     longest = None
     for length in sorted(accuracies):

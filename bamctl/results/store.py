@@ -149,7 +149,7 @@ class RunStore:
         """
         journal = self._descriptor()
         waiting = read_journal(self.folder / JOURNAL)
-        folded = (self.folder / SAMPLES).exists(), (self.folder / ACCURACY).exists()
+        folded = (self.folder / SAMPLES).exists(), _is_parquet(self.folder / ACCURACY)
         if not waiting.whole_bytes and folded in [(True, True), (False, False)]:
             return
         table = merge([read_samples(self.folder / SAMPLES), waiting.rows])
@@ -198,6 +198,15 @@ class RunStore:
         if self._journal is None:
             raise ValueError(f"the store of {self.folder} is closed")
         return self._journal
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether a Parquet file is there and not damaged."""
+    try:
+        pq.read_schema(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
 
 
 def _lock(journal: int, folder: Path) -> None:

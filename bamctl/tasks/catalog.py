@@ -111,7 +111,8 @@ def _validated(
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt field is unknown and, under its right name, missing: the former says more.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         field = str(first["loc"][0])
         match first["type"]:
             case "missing":

@@ -79,7 +79,7 @@ def test_doctor_says_why_something_cannot_run(empty, call, monkeypatch):
     )
     out = " ".join(call("doctor").out.split())
     assert "can run, but the default model cannot: there is no model 'tiny-none'" in out
-    assert "cannot run: pip install 'bamctl[train]'" in out
+    assert "cannot run: pip install 'lightning-fabric>=2.5' (the extra train)" in out
 
 
 @pytest.mark.parametrize("terminal", [True, False])

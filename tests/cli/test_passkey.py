@@ -30,7 +30,7 @@ def test_the_table_goes_to_stdout_and_everything_else_to_stderr(folder, call):
     assert err[0] == "tiny: ggd with SSMax, trained at 128; native on cpu, float32"
     assert err[1] == ("passkey: 3 samples at each of 128, 256 tokens; depths equidistant:3; seed 0")
     assert [line.split(",")[0] for line in err[2:4]] == ["  128: 0/3 right", "  256: 0/3 right"]
-    assert err[4:] == [f"Written: results/passkey/{run.name}/accuracy.parquet and samples.parquet"]
+    assert err[4:] == [f"Results in results/passkey/{run.name}: accuracy.parquet, samples.parquet"]
     assert "Loading" not in outcome.err
 
     frame = pd.read_parquet(run / "samples.parquet")
@@ -69,6 +69,12 @@ def test_max_len_doubles_from_the_train_length(folder, call):
 
 def test_a_length_is_echoed_as_it_was_understood(folder, call):
     assert "at each of 128, 1k (1024) tokens" in call(*ASKED, "--lengths", "1K,128,128").err
+
+
+def test_the_table_is_of_the_samples_asked_for(folder, call):
+    asked = ["passkey", "--model", "tiny", "--lengths", "128", "--depths", "0,50"]
+    assert "n = 4 at every length" in call(*asked, "--samples", "4").out
+    assert "n = 2 at every length" in call(*asked, "--samples", "2").out
 
 
 def test_batches_change_nothing(folder, call):

@@ -101,7 +101,7 @@ def printer():
 
 
 def summary(ran, found):
-    return RunSummary(run_id="r", folder=Path("r"), ran=ran, found=found)
+    return RunSummary(run_id="r", folder=Path("r"), row_ids=frozenset(), ran=ran, found=found)
 
 
 def test_nothing_is_said_before_the_run_begins(printer, capsys):

@@ -21,13 +21,20 @@ def test_twenty_equidistant_depths():
     assert values == pytest.approx([index * 100 / 19 for index in range(20)])
 
 
-def test_a_number_is_so_many_equidistant_depths_in_turn_whatever_the_samples():
+def test_a_number_is_so_many_equidistant_depths_in_turn():
     depths = parse_depths("5", 20)
     assert [depths.depth(sample) for sample in range(7)] == [0.0, 25.0, 50.0, 75.0, 100.0, 0.0, 25.0]
-    assert depths == parse_depths(" 5 ", 3)
-    assert parse_depths("20", 7) == parse_depths("equidistant", 20)
+    assert depths == parse_depths(" 5 ", 5)
+    assert parse_depths("20", 70) == parse_depths("equidistant", 20)
     assert parse_depths("1", 20).values == (50.0,)
-    assert parse_depths("10000", 1).depth(9999) == 100.0
+    assert parse_depths("10000", 10000).depth(9999) == 100.0
+
+
+def test_depths_that_no_sample_would_reach_are_refused():
+    """Taken in turn, the last of 50 depths need 50 samples: with 20 the far end would never be asked for."""
+    with pytest.raises(BadInput, match=r"50 equidistant depths need as many samples, not 20; .* 50%"):
+        parse_depths("50", 20)
+    assert parse_depths("20", 20).values[-1] == 100.0
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     },
     "no tokenizer": (
         lambda f: [file.unlink() for file in f.glob("tokenizer*")],
-        r"the tokenizer cannot be read \(",
+        r"has no tokenizer\.json$",
     ),
     "a damaged tokenizer": (
         lambda f: (f / "tokenizer.json").write_text('{"version": "1.0", "model"'),

@@ -88,6 +88,16 @@ def test_the_folder_results_is_the_default(call, tmp_path):
     assert "[30, 95]" in call("--intervals")
 
 
+def test_published_runs_are_shown_where_they_are_named_alone(call, tmp_path):
+    """A clone comes with them, and nobody is to take them for a run of his own."""
+    make_results(tmp_path / "results/reference")
+    with pytest.raises(BadInput, match=r"no results in results; .*bamctl report results/reference shows"):
+        call()
+    assert "tiny" in call("results/reference")
+    make_results(tmp_path / "results")
+    assert len(call().splitlines()) == len(call("results/reference").splitlines())
+
+
 def test_a_run_that_is_still_running_is_shown(call, tmp_path):
     make_results(tmp_path / "results")
     expected = call("--csv")

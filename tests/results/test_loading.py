@@ -91,9 +91,19 @@ def test_a_foreign_table_is_one_line_that_names_it(tmp_path, make_row, change, m
     path = tmp_path / "samples.parquet"
     pq.write_table(change(rows_table([make_row()])), path)
     with pytest.raises(BadInput) as caught:
-        load_samples([tmp_path])
+        load_samples([path])
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_run_is_left_out_with_a_warning_and_hides_no_other(tmp_path, make_row, caplog):
+    (tmp_path / "good").mkdir()
+    (tmp_path / "bad").mkdir()
+    pq.write_table(rows_table([make_row()]), tmp_path / "good/samples.parquet")
+    (tmp_path / "bad/samples.parquet").write_bytes(b"PAR1 cut short")
+    assert len(load_samples([tmp_path])) == 1
+    (record,) = caplog.records
+    assert f"left out: {tmp_path}/bad/samples.parquet: cannot be read" in record.getMessage()
 
 
 def test_a_column_that_a_table_lacks_is_null_where_it_may_be(tmp_path, make_row):

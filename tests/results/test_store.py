@@ -114,10 +114,11 @@ def test_opening_what_is_complete_writes_nothing(open_store, make_row):
     assert {path: path.stat().st_ino for path in store.folder.iterdir()} == inodes
 
 
-def test_a_missing_table_is_made_again(open_store, make_row):
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"garbage")])
+def test_a_missing_or_damaged_table_is_made_again(open_store, make_row, damage):
     with open_store() as store:
         store.append(make_row())
-    (store.folder / "accuracy.parquet").unlink()
+    damage(store.folder / "accuracy.parquet")
     with open_store():
         pass
     assert pd.read_parquet(store.folder / "accuracy.parquet")["n"].tolist() == [1]

@@ -155,6 +155,13 @@ def test_wrong_fields(here: Path, changes: dict[str, Any], message: str) -> None
     assert "\n" not in str(error.value)
 
 
+def test_a_misspelt_field_is_named_rather_than_the_one_that_is_missing(here: Path) -> None:
+    file = write(here / "mine.yaml")
+    file.write_text(file.read_text().replace("digits:", "digit:"))
+    with pytest.raises(BadInput, match=r"digit: is no field of a passkey task \(did you mean digits\?\)"):
+        load_spec(str(file))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

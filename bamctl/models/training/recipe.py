@@ -191,6 +191,7 @@ def load_recipe(path: Path) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt field is unknown and, under its right name, missing: the former says more.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise BadInput(f"recipe {path}: {where}: {first['msg']}") from None
