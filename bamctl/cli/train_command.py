@@ -64,13 +64,15 @@ def train(
     from bamctl.cli.training_progress import TrainingPrinter
 
     with TrainingPrinter() as printer:
-        run_training(
+        log = run_training(
             recipe,
             folder,
             accelerator=accelerator,
             devices=devices if devices == "auto" else int(devices),
             on_step=printer.update,
         )
+    if log is None:  # one of several processes, and not the first
+        return
     if card:
         from bamctl.evaluation.card import write_card
 

@@ -90,7 +90,7 @@ class Checkpoint:
             BadInput: a weight is not finite, or a file cannot be read.
         """
         try:
-            with _no_progress_bar():
+            with no_progress_bar():
                 model: BamForCausalLM = BamForCausalLM.from_pretrained(
                     self.folder, config=self.config, dtype=DTYPES[dtype], local_files_only=True
                 )
@@ -240,8 +240,8 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Keeps transformers from drawing a bar on stderr, which belongs to the program that loads."""
+def no_progress_bar() -> Iterator[None]:
+    """Keeps transformers from drawing a bar on stderr, which belongs to the program that calls it."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

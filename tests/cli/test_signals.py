@@ -20,7 +20,7 @@ ASKED = ["passkey", "--model", "tiny", "--lengths", "128,512", "--samples", "12"
 ROWS = 24
 
 FORKING = """
-import json, os, sys, time
+import json, os, signal, sys, time
 import bamctl.backends.native, bamctl.cli.progress, bamctl.evaluation.run, bamctl.report.table
 from bamctl.cli.main import main
 from bamctl.results.store import RunStore
@@ -29,6 +29,7 @@ def append_slowly(store, row):  # so that a signal meant for the middle of a run
     append(store, row)
     time.sleep(0.05)
 RunStore.append = append_slowly
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
 for line in sys.stdin:  # a line starts the command once more; the imports, which take long, are done once
     pid = os.fork()
     if pid == 0:

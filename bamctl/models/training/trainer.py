@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from bamctl.attention import Prior, ScalableSoftmax
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models.config import BamConfig
+from bamctl.models.loading import no_progress_bar
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training.data import Batch, ExampleSource
 from bamctl.models.training.recipe import (
@@ -68,7 +69,7 @@ def train(
     devices: int | str = "auto",
     accelerator: str = "auto",
     on_step: Callable[[StepReport], None] = lambda report: None,
-) -> list[StepReport]:
+) -> list[StepReport] | None:
     """Trains a recipe into `folder`, or goes on with what a killed run of the same recipe left there.
 
     Where that run had come to its end, its log is returned and nothing is done.
@@ -80,7 +81,7 @@ def train(
         on_step: called after every step, in the main process.
 
     Returns:
-        The log, one report a step.
+        The log, one report a step; None in the processes that only help the first one.
 
     Raises:
         BadInput: no such recipe, it describes no model, or `folder` holds something else.
@@ -119,7 +120,8 @@ def train(
         log.append(report)
         if fabric.is_global_zero:
             on_step(report)
-        if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
+        # Saving waits for every process, so one clock decides for all.
+        if fabric.broadcast(time.monotonic() - saved_at > SAVE_EVERY_SECONDS):
             state |= {"log": [asdict(report) for report in log], "recipe": recipe.digest}
             _save_state(fabric, state, unfinished)
             saved_at = time.monotonic()
@@ -127,7 +129,7 @@ def train(
     if fabric.is_global_zero:
         _finish(recipe, recipe_file, bare, tokenizer, log, folder)
     fabric.barrier()
-    return log
+    return log if fabric.is_global_zero else None
 
 
 def model_config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> BamConfig:
@@ -310,7 +312,10 @@ def _finish(
             parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.save_pretrained(folder)
+    with no_progress_bar():
+        model.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        weights.chmod(0o644)  # safetensors keeps them to their owner
     tokenizer.save_pretrained(folder)
     if not (folder / RECIPE).exists():
         shutil.copyfile(recipe_file, folder / RECIPE)
