@@ -107,7 +107,7 @@ def train(
     model, optimiser = fabric.setup(bare := BamForCausalLM(config), _optimiser(bare, recipe.optimiser))
 
     log: list[StepReport] = []
-    state = {"model": model, "optimizer": optimiser, "log": [], "recipe": ""}
+    state = {"model": model, "optimizer": optimiser, "log": []}
     if (unfinished / "state.ckpt").exists():
         fabric.load(unfinished / "state.ckpt", state)
         log = [StepReport(**report) for report in state["log"]]
@@ -122,7 +122,7 @@ def train(
             on_step(report)
         # Saving waits for every process, so one clock decides for all.
         if fabric.broadcast(time.monotonic() - saved_at > SAVE_EVERY_SECONDS):
-            state |= {"log": [asdict(report) for report in log], "recipe": recipe.digest}
+            state["log"] = [asdict(report) for report in log]
             _save_state(fabric, state, unfinished)
             saved_at = time.monotonic()
 
