@@ -27,6 +27,7 @@ def attention(
     key_start: int = 0,
     ssmax_scale_H: Tensor | None = None,
     ssmax_scales_prior: bool = True,
+    longest_key_G: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
     """Causal attention under a prior over positions; `bamctl.attention.reference` defines what it computes.
@@ -40,6 +41,8 @@ def attention(
         key_start: above 0, earlier keys are left out, though SSMax counts them.
         ssmax_scale_H: s_h of Scalable Softmax; None for the plain softmax.
         ssmax_scales_prior: whether SSMax multiplies content and prior, or the content alone.
+        longest_key_G: no key of a head has a larger Euclidean norm. Where it is known, the keys need not all
+            be read to find out which of them matter; where it is not, it is measured.
         implementation: one of `IMPLEMENTATIONS`, or ``auto``. The ``cpu`` one is plain PyTorch and
             runs on other devices too.
 
@@ -77,4 +80,5 @@ def attention(
             key_start=key_start,
             ssmax_scale_H=ssmax_scale_H,
             ssmax_scales_prior=ssmax_scales_prior,
+            longest_key_G=longest_key_G,
         )

@@ -10,12 +10,30 @@ score, and its `log_prob`, the same normalised over the keys that a query can se
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 PerHead = float | Sequence[float]
 """One value for every head, or one value a head."""
+
+_FARTHEST = 2.0**60
+"""Beyond every position: a location out there is as good as one farther out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """b = -rate_h · (|j - i - μ_h| + ε)^β_h: the form that generalized Gaussian and Laplace share.
+
+    What knows more of a prior than its values builds on this form: the expansion of the far field, and
+    kernels that compute the bias themselves. All three are ``[H]``, in fp32 or float64.
+    """
+
+    rate_H: Tensor
+    beta_H: Tensor
+    mu_H: Tensor
+    epsilon: float
 
 
 class Prior(nn.Module, ABC):
@@ -41,8 +59,23 @@ class Prior(nn.Module, ABC):
         """
 
     @abstractmethod
+    def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+        """The largest bias at any of the relative positions first_rel … last_rel.
+
+        Args:
+            first_rel, last_rel: int64, of shapes that broadcast to ``[H, ...]``; first_rel ≤ last_rel.
+
+        Returns:
+            ``[H, ...]``. Exact but for the rounding of `bias`, which need not be monotone to the last bit.
+        """
+
+    @abstractmethod
     def reset_parameters(self) -> None:
         """Puts the values that the prior was made with back into its parameters and buffers."""
+
+    def power_law(self) -> PowerLaw | None:
+        """The prior as a power of the distance; None where it is none."""
+        return None
 
     def log_prob(self, query_positions: Tensor, keys: int) -> Tensor:
         """ln p(j | i), normalised over the visible keys j ≤ i.
@@ -78,6 +111,10 @@ class Uniform(Prior):
     def bias(self, rel: Tensor) -> Tensor:
         return torch.zeros((self.heads, *rel.shape), device=rel.device)
 
+    def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(first_rel.shape, last_rel.shape)
+        return torch.zeros((self.heads, *shape[1:]), device=first_rel.device)
+
     def reset_parameters(self) -> None:
         """There is nothing to put back."""
 
@@ -101,6 +138,19 @@ class Laplace(Prior):
     def bias(self, rel: Tensor) -> Tensor:
         slopes_H = _at_least_fp32(self.slopes)
         return -_broadcast(slopes_H, rel) * rel.abs().to(slopes_H.dtype)
+
+    def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+        slopes_H = _at_least_fp32(self.slopes)
+        nearest = torch.maximum(first_rel, -last_rel).clamp(min=0).to(slopes_H.dtype)
+        farthest = torch.maximum(-first_rel, last_rel).to(slopes_H.dtype)
+        slopes = slopes_H.view(-1, *[1] * (nearest.dim() - 1))
+        return -slopes * nearest.where(slopes >= 0, farthest)
+
+    def power_law(self) -> PowerLaw:
+        slopes_H = _at_least_fp32(self.slopes)
+        return PowerLaw(
+            rate_H=slopes_H, beta_H=torch.ones_like(slopes_H), mu_H=torch.zeros_like(slopes_H), epsilon=0.0
+        )
 
     def reset_parameters(self) -> None:
         self._fill("slopes", self._initial)
@@ -161,10 +211,26 @@ class GeneralizedGaussian(Prior):
         return torch.exp(-_at_least_fp32(self.log_rate) / _at_least_fp32(self.beta))
 
     def bias(self, rel: Tensor) -> Tensor:
+        return self._bias_of_each(rel.expand(1, *rel.shape))
+
+    def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+        """One of three places: either end, or the position nearest to μ between them."""
+        mu_H = _at_least_fp32(self.mu).round().clamp(-_FARTHEST, _FARTHEST).long()
+        mu = mu_H.view(-1, *[1] * (first_rel.dim() - 1))
+        nearest = torch.minimum(torch.maximum(mu, first_rel), last_rel)
+        places = torch.stack(torch.broadcast_tensors(first_rel, last_rel, nearest), dim=-1)
+        return self._bias_of_each(places).amax(dim=-1)
+
+    def power_law(self) -> PowerLaw:
         log_rate_H, beta_H, mu_H = (_at_least_fp32(x) for x in (self.log_rate, self.beta, self.mu))
-        offset = (rel.to(mu_H.dtype) - _broadcast(mu_H, rel)).abs() + self.EPSILON
-        bias = -_broadcast(log_rate_H.exp(), rel) * offset ** _broadcast(beta_H, rel)
-        return bias.clamp(min=self.LOWEST)
+        return PowerLaw(rate_H=log_rate_H.exp(), beta_H=beta_H, mu_H=mu_H, epsilon=self.EPSILON)
+
+    def _bias_of_each(self, rel_H: Tensor) -> Tensor:
+        """The bias where every head has relative positions of its own, ``[H or 1, ...]``."""
+        law = self.power_law()
+        rate, beta, mu = (x.view(-1, *[1] * (rel_H.dim() - 1)) for x in (law.rate_H, law.beta_H, law.mu_H))
+        offset = (rel_H.to(mu.dtype) - mu).abs() + self.EPSILON
+        return (-rate * offset**beta).clamp(min=self.LOWEST)
 
     def reset_parameters(self) -> None:
         self._fill("log_rate", self._initial_log_rate)

@@ -32,6 +32,7 @@ def attention(
     key_start: int = 0,
     ssmax_scale_H: Tensor | None = None,
     ssmax_scales_prior: bool = True,
+    longest_key_G: Tensor | None = None,
 ) -> Tensor:
     """Causal attention under a prior. Arithmetic is float64 for float64 inputs, else fp32.
 
@@ -44,6 +45,7 @@ def attention(
         key_start: above 0, earlier keys are left out, though SSMax counts them.
         ssmax_scale_H: s_h; None for the plain softmax.
         ssmax_scales_prior: whether SSMax multiplies content and prior, or the content alone.
+        longest_key_G: not needed here, where every key is looked at.
 
     Returns:
         ``[B, H, C, D]`` in the dtype of `q_BHCD`.

@@ -4,14 +4,18 @@ Shapes: B batch, H query heads, G key-value heads, C queries, N keys, D head siz
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform
+from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu
+from bamctl.attention.cpu import differentiable, exact, far_field
+from bamctl.attention.ssmax import ssmax_factor
 
 
 class Inputs(NamedTuple):
@@ -129,5 +133,120 @@ def exact_attention() -> Callable[..., Exact]:
                         values = (v[b][h // group_size][n][d] for n in range(len(weights)))
                         out[b, h, c, d] = math.fsum(w * x for w, x in zip(weights, values, strict=True)) / z
         return Exact(out, largest)
+
+    return attend
+
+
+class Steps(Prior):
+    """A bias that falls, or rises, in steps: what is known of no form but the values themselves."""
+
+    def __init__(self, heads: int, levels: Mapping[int, float]) -> None:
+        super().__init__(heads)
+        self.starts = torch.tensor(sorted(levels))
+        self.levels = torch.tensor([levels[start] for start in sorted(levels)], dtype=torch.float64)
+
+    def _step(self, rel: Tensor) -> Tensor:
+        return torch.bucketize(-rel, self.starts, right=True) - 1
+
+    def bias(self, rel: Tensor) -> Tensor:
+        return self.levels[self._step(rel)].expand(self.heads, *rel.shape)
+
+    def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+        steps = torch.arange(len(self.levels))
+        is_there = (steps >= self._step(last_rel)[..., None]) & (steps <= self._step(first_rel)[..., None])
+        top = self.levels.where(is_there, -math.inf).amax(dim=-1)
+        return top.expand(self.heads, *top.shape[1:])
+
+    def reset_parameters(self) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def make_steps() -> Callable[[int, Mapping[int, float]], Prior]:
+    """For H heads, from the distances at which the steps begin, 0 among them, to their biases."""
+    return Steps
+
+
+# Every path of the CPU implementation within some hundred keys, and every tile in several pieces.
+SMALL_PARTS: list[tuple[Any, str, object]] = [
+    (cpu, "TILE", 64),
+    (cpu, "LONGEST_WINDOW", 127),
+    (cpu, "LONGEST_PAST", 127),
+    (cpu, "NEAR_BLOCK", 32),
+    (cpu, "SEARCH_WORTH", 0),
+    (cpu, "LONGEST_CHUNK", 128),
+    (cpu, "FEW_QUERIES", 4),
+    (cpu, "CHUNK", 32),
+    (far_field, "CHUNK", 32),
+    (far_field, "NEAR", (96, 160)),
+    (far_field, "TILE_BYTES", 2**14),
+    (exact, "TRIANGLE_BLOCK", 32),
+    (exact, "TILE_BYTES", 2**14),
+    (differentiable, "LONGEST_CHUNK", 11),
+]
+
+
+@pytest.fixture(scope="session")
+def small_parts() -> Callable[[], AbstractContextManager[pytest.MonkeyPatch]]:
+    @contextmanager
+    def patched() -> Iterator[pytest.MonkeyPatch]:
+        with pytest.MonkeyPatch.context() as patch:
+            for module, name, value in SMALL_PARTS:
+                patch.setattr(module, name, value)
+            yield patch
+
+    return patched
+
+
+@pytest.fixture(scope="session")
+def paths_taken() -> Callable[[], AbstractContextManager[set[str]]]:
+    """Which ways to compute its parts a call of the CPU implementation has taken."""
+
+    @contextmanager
+    def record() -> Iterator[set[str]]:
+        taken: set[str] = set()
+
+        def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def take(*args: Any, **kwargs: Any) -> Any:
+                taken.add(name)
+                return call(*args, **kwargs)
+
+            return take
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("attend_from", "attend_windows", "attend_chunk", "add_far_field"):
+                patch.setattr(cpu, name, watched(name, getattr(cpu, name)))
+            yield taken
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def dense_sdpa() -> Callable[..., Tensor]:
+    """PyTorch's own attention given t_i q_i and all the bias, t_i b_ij, as its mask."""
+
+    def attend(
+        inputs: Inputs,
+        *,
+        prior: Prior,
+        query_start: int,
+        key_start: int = 0,
+        ssmax_scale_H: Tensor | None = None,
+        ssmax_scales_prior: bool = True,
+    ) -> Tensor:
+        q_BHCD, k_BGND, v_BGND = inputs
+        size = q_BHCD.shape[1] // k_BGND.shape[1]
+        queries = torch.arange(query_start, query_start + q_BHCD.shape[2])
+        rel_CN = torch.arange(key_start, key_start + k_BGND.shape[2]) - queries[:, None]
+        bias_HCN = prior.bias(rel_CN.clamp(max=0)).to(q_BHCD.dtype)
+        if ssmax_scale_H is not None:
+            t_HC1 = ssmax_factor(ssmax_scale_H.to(q_BHCD.dtype), queries)[..., None]
+            q_BHCD = q_BHCD * t_HC1
+            bias_HCN = t_HC1 * bias_HCN if ssmax_scales_prior else bias_HCN
+        return F.scaled_dot_product_attention(
+            q_BHCD,
+            k_BGND.repeat_interleave(size, dim=1),
+            v_BGND.repeat_interleave(size, dim=1),
+            attn_mask=bias_HCN.masked_fill(rel_CN > 0, -math.inf).expand(q_BHCD.shape[0], -1, -1, -1),
+        )
 
     return attend

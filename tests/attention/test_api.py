@@ -30,7 +30,7 @@ def _call(
     )
 
 
-@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "auto"])
+@pytest.mark.parametrize("implementation", ["reference", "cpu", "auto"])
 def test_what_fits_is_computed(implementation: str) -> None:
     assert _call(implementation=implementation).shape == (2, 4, 3, 8)
     assert _call(query_start=2, key_start=2, implementation=implementation).shape == (2, 4, 3, 8)

@@ -1,4 +1,4 @@
-"""The CPU implementation agrees with the definition: both of its paths, however it is cut into chunks."""
+"""The CPU implementation agrees with the definition: with and without gradients, however it is cut up."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, attention, cpu, reference
+from bamctl.attention.cpu import differentiable, exact
 
 PATHS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "fused": torch.no_grad,
@@ -45,16 +46,27 @@ def path(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize(("use_ssmax", "scaled"), SSMAX_KINDS.values(), ids=SSMAX_KINDS)
-@pytest.mark.parametrize("longest_chunk", [512, 11, 1])
+@pytest.mark.parametrize("cut", ["whole", "small", "smallest"])
 def test_agrees_with_the_reference_in_float64(
     place: tuple[int, int, int, int],
     use_ssmax: bool,
     scaled: bool,
-    longest_chunk: int,
+    cut: str,
     path: str,
     make_inputs: Callable[..., Any],
     priors_of_every_kind: Callable[[int], list[Prior]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if cut != "whole":
+        monkeypatch.setattr(cpu, "TILE", 32)
+        monkeypatch.setattr(cpu, "LONGEST_WINDOW", 8)
+        monkeypatch.setattr(cpu, "LONGEST_PAST", 8)
+        monkeypatch.setattr(cpu, "NEAR_BLOCK", 8 if cut == "small" else 1)
+        monkeypatch.setattr(cpu, "SEARCH_WORTH", 0)
+        monkeypatch.setattr(cpu, "LONGEST_CHUNK", 11 if cut == "small" else 1)
+        monkeypatch.setattr(exact, "TRIANGLE_BLOCK", 4 if cut == "small" else 1)
+        monkeypatch.setattr(exact, "TILE_BYTES", 1000 if cut == "small" else 1)
+        monkeypatch.setattr(differentiable, "LONGEST_CHUNK", 11 if cut == "small" else 1)
     queries, keys, query_start, key_start = place
     for heads, groups in ((4, 2), (3, 1)):
         inputs = make_inputs(
@@ -69,7 +81,7 @@ def test_agrees_with_the_reference_in_float64(
                 "ssmax_scales_prior": scaled,
             }
             expected = reference.attention(*inputs, **arguments)
-            out = cpu.attention(*inputs, **arguments, longest_chunk=longest_chunk)
+            out = cpu.attention(*inputs, **arguments)
             assert out.requires_grad == (path == "differentiable")
             assert (out - expected).abs().max() < 1e-11, prior
 
@@ -91,10 +103,12 @@ def test_head_sizes(
 
 
 @pytest.mark.parametrize(
-    ("constant", "path_name"), [("CHUNK_BYTES", "fused"), ("DIFFERENTIABLE_CHUNK_BYTES", "differentiable")]
+    ("module", "constant", "path_name"),
+    [(exact, "TILE_BYTES", "fused"), (differentiable, "CHUNK_BYTES", "differentiable")],
 )
 @pytest.mark.parametrize("limit", [1, 3000, 20000])
 def test_a_small_limit_of_memory_changes_nothing(
+    module: Any,
     constant: str,
     path_name: str,
     limit: int,
@@ -108,7 +122,7 @@ def test_a_small_limit_of_memory_changes_nothing(
         with PATHS[path_name]():
             monkeypatch.undo()
             whole = cpu.attention(*inputs, **arguments)
-            monkeypatch.setattr(cpu, constant, limit)
+            monkeypatch.setattr(module, constant, limit)
             cut = cpu.attention(*inputs, **arguments)
         assert (whole - cut).abs().max() < 1e-12
 
@@ -184,6 +198,35 @@ def test_keys_and_values_that_are_views_of_a_longer_buffer(
         views = attention(q, k[:, :, :25], v[:, :, :25], prior=prior, query_start=16)
         copies = attention(q, k[:, :, :25].clone(), v[:, :, :25].clone(), prior=prior, query_start=16)
         assert torch.equal(views, copies)
+
+
+@pytest.mark.parametrize("moved", ["queries", "keys", "values"])
+def test_tensors_whose_vectors_do_not_lie_densely_in_memory(
+    moved: str, path: str, make_inputs: Callable[..., Any], priors_of_every_kind: Callable[[int], list[Prior]]
+) -> None:
+    """The fused kernel takes it for granted that they do, and answers wrongly where they do not."""
+    inputs = make_inputs(queries=40, keys=40, head_size=32)
+    at = ("queries", "keys", "values").index(moved)
+    scattered = list(inputs)
+    scattered[at] = inputs[at].transpose(-1, -2).contiguous().transpose(-1, -2)
+    assert scattered[at].stride(-1) != 1
+    for prior in priors_of_every_kind(4):
+        for scale_H in (None, _scale(4, True)):
+            arguments = {"prior": prior, "query_start": 0, "ssmax_scale_H": scale_H}
+            expected = attention(*inputs, **arguments)
+            torch.testing.assert_close(attention(*scattered, **arguments), expected, rtol=0, atol=1e-12)
+
+
+def test_heads_whose_queries_lie_side_by_side(
+    path: str, make_inputs: Callable[..., Any], priors_of_every_kind: Callable[[int], list[Prior]]
+) -> None:
+    """As projections leave them: ``[B, C, H, D]`` in memory."""
+    inputs = make_inputs(queries=40, keys=40, groups=2)
+    side_by_side = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    for prior in priors_of_every_kind(4):
+        arguments = {"prior": prior, "query_start": 0, "ssmax_scale_H": _scale(4, True)}
+        expected = attention(*inputs, **arguments)
+        torch.testing.assert_close(attention(*side_by_side, **arguments), expected, rtol=0, atol=1e-12)
 
 
 def test_autocast_leaves_the_arithmetic_in_fp32(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, attention, cpu, reference
+from bamctl.attention.cpu import differentiable
 
 PRIORS: dict[str, Callable[[], Prior]] = {
     "uniform": lambda: Uniform(4),
@@ -55,14 +56,16 @@ def test_agree_with_the_reference(
     place: tuple[int, int, int, int],
     make_inputs: Callable[..., Any],
     in_float64: Callable[[Prior], Prior],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(differentiable, "LONGEST_CHUNK", longest_chunk)
     queries, keys, query_start, key_start = place
     inputs = make_inputs(queries=queries, keys=keys, groups=2, head_size=8)
     prior = in_float64(make_prior())
     scale_H = None if scale is None else torch.tensor(scale, dtype=torch.float64)
     arguments = {"query_start": query_start, "key_start": key_start, "ssmax_scales_prior": scaled}
     expected = _gradients(reference.attention, inputs, prior, scale_H, **arguments)
-    actual = _gradients(cpu.attention, inputs, prior, scale_H, **arguments, longest_chunk=longest_chunk)
+    actual = _gradients(cpu.attention, inputs, prior, scale_H, **arguments)
     assert expected.keys() == actual.keys()
     for name in expected:
         scale_of_gradient = max(1.0, expected[name].abs().max().item())
@@ -82,7 +85,7 @@ def test_a_small_limit_of_memory_changes_nothing(
     prior = in_float64(make_prior())
     scale_H = torch.full((4,), 0.7, dtype=torch.float64)
     whole = _gradients(cpu.attention, inputs, prior, scale_H, query_start=5)
-    monkeypatch.setattr(cpu, "DIFFERENTIABLE_CHUNK_BYTES", limit)
+    monkeypatch.setattr(differentiable, "CHUNK_BYTES", limit)
     cut = _gradients(cpu.attention, inputs, prior, scale_H, query_start=5)
     for name in whole:
         torch.testing.assert_close(cut[name], whole[name], rtol=1e-11, atol=1e-12, msg=name)
@@ -95,7 +98,9 @@ def test_agree_with_differences(
     longest_chunk: int,
     make_inputs: Callable[..., Any],
     in_float64: Callable[[Prior], Prior],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(differentiable, "LONGEST_CHUNK", longest_chunk)
     q, k, v = make_inputs(queries=3, keys=5, heads=2, groups=1, head_size=2, batch=1, requires_grad=True)
     prior = in_float64(
         GeneralizedGaussian(
@@ -115,7 +120,6 @@ def test_agree_with_differences(
                 query_start=2,
                 ssmax_scale_H=scale_H,
                 ssmax_scales_prior=scaled,
-                longest_chunk=longest_chunk,
             )
 
         return _with_values(prior, dict(zip(names, values, strict=True)), call)
@@ -132,6 +136,9 @@ def _with_values(prior: Prior, values: dict[str, Tensor], call: Callable[[Prior]
             return torch.func.functional_call(
                 _Bias(prior), {f"prior.{n}": x for n, x in values.items()}, (rel,)
             )
+
+        def highest(self, first_rel: Tensor, last_rel: Tensor) -> Tensor:
+            return prior.highest(first_rel, last_rel)
 
         def reset_parameters(self) -> None: ...
 
@@ -150,19 +157,19 @@ class _Bias(nn.Module):
 @pytest.mark.parametrize(("rows", "offsets"), [(1, 1), (1, 6), (4, 4), (3, 8), (8, 9)])
 def test_toeplitz_matrix_and_its_gradient(rows: int, offsets: int) -> None:
     w_HL = torch.randn(2, offsets, dtype=torch.float64, requires_grad=True)
-    matrix = cpu._Toeplitz.apply(w_HL, rows)
+    matrix = differentiable._Toeplitz.apply(w_HL, rows)
     assert matrix.shape == (2, rows, offsets - rows + 1)
     for y in range(rows):
         assert torch.equal(matrix[:, y], w_HL[:, y : y + offsets - rows + 1])
-    assert torch.autograd.gradcheck(cpu._Toeplitz.apply, (w_HL, rows))
+    assert torch.autograd.gradcheck(differentiable._Toeplitz.apply, (w_HL, rows))
 
 
 def test_toeplitz_of_a_slice() -> None:
     """Chunks take a slice of one long vector, whose heads lie far apart."""
     whole = torch.randn(3, 50, dtype=torch.float64, requires_grad=True)
-    matrix = cpu._Toeplitz.apply(whole[:, 10:21], 4)
+    matrix = differentiable._Toeplitz.apply(whole[:, 10:21], 4)
     assert torch.equal(matrix[:, 2], whole[:, 12:20])
-    assert torch.autograd.gradcheck(lambda w: cpu._Toeplitz.apply(w[:, 10:21], 4), (whole,))
+    assert torch.autograd.gradcheck(lambda w: differentiable._Toeplitz.apply(w[:, 10:21], 4), (whole,))
 
 
 def test_without_a_gradient_to_take_nothing_is_recorded(make_inputs: Callable[..., Any]) -> None:

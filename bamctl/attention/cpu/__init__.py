@@ -1,0 +1,234 @@
+"""Attention under a prior on the CPU, in bounded memory, doing what the prior leaves to do.
+
+Shapes: B batch, H query heads, G key-value heads, Q queries, N keys, D head size, T tiles.
+
+Queries are taken in tiles. What a tile of a head has to look at, `bamctl.attention.reach` says; then
+
+    a window       no farther back than some thousand keys: exact, all blocks at once (`exact`)
+    all of it      the bias is a Toeplitz matrix, and a view of one vector (`exact`)
+    near and far   SSMax multiplies the bias: exact near by, an interpolation beyond (`far_field`)
+
+No N × N matrix is ever made, and of a chunk × N bias no more than a tile, where nothing else would do.
+"""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from bamctl.attention.cpu import differentiable
+from bamctl.attention.cpu.call import Call, split
+from bamctl.attention.cpu.exact import attend_chunk, attend_from, attend_windows
+from bamctl.attention.cpu.far_field import CHUNK, add_far_field, choose_interpolation
+from bamctl.attention.cpu.partial import Partial
+from bamctl.attention.priors import Prior, Uniform
+from bamctl.attention.reach import content_bound, first_keys
+from bamctl.attention.ssmax import ssmax_factor
+
+TILE = 512
+"""Queries that look equally far back."""
+
+LONGEST_WINDOW = 4096
+"""A tile that the prior lets look back no farther is computed in windows."""
+
+LONGEST_PAST = 1024
+"""A tile that looks at all there is, and finds no more before it, is computed exactly."""
+
+SEARCH_WORTH = 2**25
+"""Multiplications below which all keys are looked at: finding out which matter would take longer."""
+
+LONGEST_CHUNK = 1024
+"""Of queries that look at everything before them: the fused kernel is fastest from 768 on."""
+
+NEAR_BLOCK = 128
+"""Queries at once near the diagonal, before a far field."""
+
+FEW_QUERIES = 64
+"""So few that writing out their bias costs less than preparing a far field."""
+
+
+def attention(
+    q_BHQD: Tensor,
+    k_BGND: Tensor,
+    v_BGND: Tensor,
+    *,
+    prior: Prior,
+    query_start: int,
+    key_start: int = 0,
+    ssmax_scale_H: Tensor | None = None,
+    ssmax_scales_prior: bool = True,
+    longest_key_G: Tensor | None = None,
+) -> Tensor:
+    """`bamctl.attention.reference.attention`, differentiable in everything that is learned.
+
+    Memory beyond inputs and output is bounded but for a vector of H · (N + Q) values for heads that look
+    back all the way. With gradients see `bamctl.attention.cpu.differentiable`.
+    """
+    learned = (q_BHQD, k_BGND, v_BGND, ssmax_scale_H, *prior.parameters())
+    if torch.is_grad_enabled() and any(x.requires_grad for x in learned if x is not None):
+        return differentiable.attention(
+            q_BHQD,
+            k_BGND,
+            v_BGND,
+            prior=prior,
+            query_start=query_start,
+            key_start=key_start,
+            ssmax_scale_H=ssmax_scale_H,
+            ssmax_scales_prior=ssmax_scales_prior,
+        )
+    # The fused kernel takes it for granted that the last dimension is dense.
+    q_BHQD, k_BGND, v_BGND = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHQD, k_BGND, v_BGND))
+    work = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
+    scaled_q_BHQD = q_BHQD.to(work) / math.sqrt(q_BHQD.shape[-1])
+    t_HQ = None
+    if ssmax_scale_H is not None:
+        positions_Q = torch.arange(query_start, query_start + q_BHQD.shape[2], device=q_BHQD.device)
+        t_HQ = ssmax_factor(ssmax_scale_H.to(work), positions_Q)
+        scaled_q_BHQD = scaled_q_BHQD * t_HQ[..., None]
+    bias_is_scaled = t_HQ is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
+    call = Call(
+        q_BHQD=scaled_q_BHQD,
+        k_BGND=k_BGND,
+        v_BGND=v_BGND,
+        prior=prior,
+        t_HQ=t_HQ if bias_is_scaled else None,
+        query_start=query_start,
+        key_start=key_start,
+        result=Partial(torch.empty_like(scaled_q_BHQD), scaled_q_BHQD.new_empty(scaled_q_BHQD.shape[:3])),
+    )
+    firsts_HT = _first_keys(call, q_BHQD, ssmax_scale_H, ssmax_scales_prior, longest_key_G)
+    tiles = split(range(query_start, call.query_stop), TILE)
+    for heads in _runs(call, tiles, firsts_HT):
+        kind = [
+            _is_near(call, tile, first) for tile, first in zip(tiles, firsts_HT[heads.start], strict=True)
+        ]
+        for is_window, group in itertools.groupby(range(len(tiles)), key=kind.__getitem__):
+            members = list(group)
+            rows = range(tiles[members[0]].start, tiles[members[-1]].stop)
+            firsts = [[firsts_HT[h][i] for i in members] for h in heads]
+            if is_window:
+                _attend_near(call, heads, rows, firsts)
+            else:
+                _attend_far(call, heads, rows, [min(of_tile) for of_tile in zip(*firsts, strict=True)])
+    return call.result.out_BHCD.to(q_BHQD.dtype)
+
+
+def _first_keys(
+    call: Call, q_BHQD: Tensor, scale_H: Tensor | None, scales_prior: bool, longest_key_G: Tensor | None
+) -> list[list[int]]:
+    """For each head and tile, the first key to look at."""
+    queries = q_BHQD.shape[2]
+    starts = [tile.start for tile in split(range(call.query_start, call.query_stop), TILE)]
+    multiplications = q_BHQD[..., 0].numel() * call.k_BGND.shape[2] * q_BHQD.shape[-1]
+    if isinstance(call.prior, Uniform) or call.query_stop > call.key_stop or multiplications < SEARCH_WORTH:
+        return [[call.key_start] * len(starts)] * call.heads
+    found_HT: list[list[int]] = first_keys(
+        call.prior,
+        content_H=content_bound(q_BHQD, call.k_BGND, longest_key_G),
+        positions_T=torch.tensor(starts, device=q_BHQD.device),
+        queries=min(TILE, queries),
+        key_start=call.key_start,
+        scale_H=scale_H,
+        scales_prior=scales_prior,
+        dtype=call.q_BHQD.dtype,
+    ).tolist()
+    return found_HT
+
+
+def _runs(call: Call, tiles: list[range], firsts_HT: list[list[int]]) -> list[range]:
+    """Heads to compute together: neighbours whose tiles are of one kind, and of one group."""
+
+    def key(head: int) -> tuple[object, ...]:
+        kinds = (_is_near(call, tile, first) for tile, first in zip(tiles, firsts_HT[head], strict=True))
+        return (head // call.heads_a_group if call.heads_a_group > 1 else 0, *kinds)
+
+    runs = (list(run) for _, run in itertools.groupby(range(call.heads), key=key))
+    return [range(run[0], run[-1] + 1) for run in runs]
+
+
+def _is_near(call: Call, tile: range, first_key: int) -> bool:
+    """Whether a tile looks back so little that it is computed exactly, whatever its prior."""
+    back = tile.start - first_key
+    return back <= (LONGEST_WINDOW if first_key > call.key_start else LONGEST_PAST)
+
+
+def _attend_near(call: Call, heads: range, rows: range, firsts_HT: list[list[int]]) -> None:
+    """Tiles that look back no farther than a window."""
+    starts = [tile.start for tile in split(rows, TILE)]
+    windows = [
+        max(start - first for start, first in zip(starts, firsts_T, strict=True)) for firsts_T in firsts_HT
+    ]
+    blocks = [_block(window) for window in windows]
+    # In front are tiles that look at all there is, from each of their queries; behind, less than a block.
+    # The window is that of the farthest-looking tile, and may reach past the first key from an earlier one.
+    in_front = [
+        call.key_start in of_tile or start - max(windows) < call.key_start
+        for start, of_tile in zip(starts, zip(*firsts_HT, strict=True), strict=True)
+    ]
+    tiles_in_front = 1 + max((i for i, is_in_front in enumerate(in_front) if is_in_front), default=-1)
+    front = min(rows.start + tiles_in_front * TILE, rows.stop)
+    whole = (rows.stop - front) // max(blocks) * max(blocks)
+    for part in (range(rows.start, front), range(front + whole, rows.stop)):
+        for tile in split(part, TILE):
+            first = min(firsts_T[(tile.start - rows.start) // TILE] for firsts_T in firsts_HT)
+            for block_ in split(tile, NEAR_BLOCK if call.t_HQ is not None else TILE):
+                call.put(heads, block_, attend_from(call, heads, block_, first))
+    for head, window, block in zip(heads, windows, blocks, strict=True):
+        if whole:
+            attend_windows(call, head, range(front, front + whole, block), window=window, block=block)
+
+
+def _block(window: int) -> int:
+    """A block as long as its window wastes half of the work ahead of the diagonal, a short one is slow."""
+    return min(256, max(32, 1 << (window // 4).bit_length()))
+
+
+def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> None:
+    """Tiles that look back farther than a window."""
+
+    def first_of(position: int) -> int:
+        return firsts_T[(position - rows.start) // TILE]
+
+    if call.t_HQ is None:
+        for chunk in split(rows, LONGEST_CHUNK):
+            attend_chunk(call, heads, chunk, min(first_of(chunk.start), first_of(chunk.stop - 1)))
+        return
+    law = call.prior.power_law()
+    interpolation = None
+    if law is not None and len(rows) > FEW_QUERIES and rows.stop <= call.key_stop:
+        interpolation = choose_interpolation(
+            law,
+            heads,
+            call.t_HQ.abs().amax(dim=1),
+            keys=(rows.start + rows.stop) // 2 - min(firsts_T),
+            head_size=call.q_BHQD.shape[-1],
+            dtype=call.q_BHQD.dtype,
+        )
+    front = rows.start  # of what has a far field
+    while front < rows.stop and (interpolation is None or front - interpolation.near < call.key_start):
+        front = min(front + TILE, rows.stop)
+    for block in split(range(rows.start, front), NEAR_BLOCK if interpolation else TILE):
+        call.put(heads, block, attend_from(call, heads, block, first_of(block.start)))
+    if front == rows.stop:
+        return
+    assert law is not None
+    assert interpolation is not None
+    far = range(front, rows.stop)
+    whole = len(far) // CHUNK * CHUNK
+    # The exact part of a chunk: window by window, so that little is computed ahead of the diagonal.
+    for offset in range(0, CHUNK if whole else 0, NEAR_BLOCK):
+        starts = range(far.start + offset, far.start + whole, CHUNK)
+        for head in heads:
+            attend_windows(
+                call,
+                head,
+                starts,
+                window=interpolation.near + offset,
+                block=min(NEAR_BLOCK, CHUNK - offset),
+            )
+    rest = range(far.start + whole, far.stop)
+    for block in split(rest, NEAR_BLOCK):
+        call.put(heads, block, attend_from(call, heads, block, rest.start - interpolation.near))
+    firsts = [min(first_of(chunk.start), first_of(chunk.stop - 1)) for chunk in split(far, CHUNK)]
+    add_far_field(call, heads, far, firsts, interpolation, law)

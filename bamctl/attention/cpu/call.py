@@ -1,0 +1,96 @@
+"""One call of attention: its tensors, and where its queries and keys stand.
+
+Shapes: B batch, H query heads, G key-value heads, Q queries of the call, C of a part, N keys, D head size,
+L relative positions. Positions are absolute everywhere.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bamctl.attention.cpu.partial import Partial
+from bamctl.attention.priors import Prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What is asked, in the arithmetic's dtype, and where the answer goes."""
+
+    q_BHQD: Tensor
+    """Queries with every factor on content: 1/√D, and t_i of SSMax."""
+    k_BGND: Tensor
+    v_BGND: Tensor
+    prior: Prior
+    t_HQ: Tensor | None
+    """The factor on the prior's bias; None where there is none."""
+    query_start: int
+    key_start: int
+    result: Partial
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.q_BHQD.shape[1]
+
+    @property
+    def heads_a_group(self) -> int:
+        """Query heads that share a head of keys and values."""
+        return self.q_BHQD.shape[1] // self.k_BGND.shape[1]
+
+    @property
+    def query_stop(self) -> int:
+        """The position behind the last query."""
+        return self.query_start + self.q_BHQD.shape[2]
+
+    @property
+    def key_stop(self) -> int:
+        """The position behind the last key."""
+        return self.key_start + self.k_BGND.shape[2]
+
+    def queries(self, heads: range, rows: range) -> Tensor:
+        """Queries ``[B, H, C, D]`` of some heads at some positions."""
+        return self.q_BHQD[:, _slice(heads), _slice(rows, self.query_start)]
+
+    def factor(self, heads: range, rows: range) -> Tensor | None:
+        """t ``[H, C]``."""
+        return None if self.t_HQ is None else self.t_HQ[_slice(heads), _slice(rows, self.query_start)]
+
+    def keys_and_values(self, heads: range, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """``[B, H, N, D]`` each of the heads' own group or groups; copied only where they change their type.
+
+        Of heads that share keys, all must be in one group.
+        """
+        size = self.heads_a_group
+        groups = slice(heads.start // size, (heads.stop - 1) // size + 1)
+        keys = slice(first - self.key_start, stop - self.key_start)
+        work = self.q_BHQD.dtype
+        k, v = (
+            x[:, groups, keys].to(work).expand(-1, len(heads), -1, -1) for x in (self.k_BGND, self.v_BGND)
+        )
+        return k, v
+
+    def bias(self, heads: range, first_rel: int, last_rel: int) -> Tensor:
+        """The prior's bias ``[H, L]`` at the relative positions first_rel … last_rel."""
+        rel_L = torch.arange(first_rel, last_rel + 1, device=self.q_BHQD.device)
+        return self.prior.bias(rel_L)[_slice(heads)].to(self.q_BHQD.dtype)
+
+    def put(self, heads: range, rows: range, part: Partial) -> None:
+        """Stores what some queries see."""
+        at = self.at(heads, rows)
+        at.out_BHCD.copy_(part.out_BHCD)
+        at.lse_BHC.copy_(part.lse_BHC)
+
+    def at(self, heads: range, rows: range) -> Partial:
+        """What is stored of some queries, as views."""
+        index = (slice(None), _slice(heads), _slice(rows, self.query_start))
+        return Partial(self.result.out_BHCD[index], self.result.lse_BHC[index])
+
+
+def _slice(of: range, start: int = 0) -> slice:
+    return slice(of.start - start, of.stop - start)
+
+
+def split(rows: range, size: int) -> list[range]:
+    """The same rows, `size` at a time."""
+    return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
