@@ -9,6 +9,8 @@ from bamctl.tasks.prompt import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from bamctl.models.work import HeadWork
+
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
@@ -22,8 +24,11 @@ class Completion:
     """Whether the model ended its answer, or `Prompt.tokens_to_generate` did."""
     answer_logprob: float | None
     """ln p of the first reference's tokens after the prompt, in nats; None where a backend cannot tell."""
+    reused_tokens: int | None
+    """Leading tokens that were not read again, as an earlier call had left their keys and values; None where
+    a backend cannot tell."""
     prefill_seconds: float
-    """Reading the prompt; of prompts run together, an equal share."""
+    """Reading what was read of the prompt; of prompts run together, an equal share."""
     decode_seconds: float
     """Generating, and scoring the reference; an equal share likewise."""
     peak_memory_bytes: int | None
@@ -43,6 +48,33 @@ class ModelDescription:
     parameters: int | None
     longest_prompt: int | None
     """Tokens; None where the model has no limit of its own."""
+
+
+class Workload(Protocol):
+    """What a backend knows of its work before it does it, for prompts like one that it has looked at."""
+
+    @property
+    def sample_tokens(self) -> int:
+        """How long that prompt was."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """All the memory there is where the model runs; None where it is not known."""
+
+    def heads(self, length: int) -> "list[HeadWork]":
+        """How far each head looks at a length in tokens, layer by layer."""
+
+    def flops(self, length: int, *, alike: int = 0) -> float:
+        """Floating-point operations of reading one prompt of `length` tokens.
+
+        Args:
+            length: tokens.
+            alike: leading tokens in common with the prompt that was read just before. How many of them need
+                no reading again is the backend's affair.
+        """
+
+    def cache_bytes(self, length: int) -> int:
+        """What the keys and values of one prompt take."""
 
 
 class Backend(Protocol):
@@ -73,4 +105,12 @@ class Backend(Protocol):
 
         Raises:
             RunFailed: out of memory, or the engine died.
+        """
+
+    def workload(self, sample: Prompt, *, longest: int) -> Workload | None:
+        """What there is to do for prompts like `sample`, which is read once; None where nobody can tell.
+
+        Args:
+            sample: a short prompt of the task.
+            longest: tokens of the longest prompt that will be asked about.
         """

@@ -1,10 +1,66 @@
-"""The most memory that a stretch of work takes."""
+"""Memory: what there is, what a prompt will take, and the most that a stretch of work took."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
+
+from bamctl.models.config import BamConfig
+
+SMALLEST_CHUNK = 128
+"""Fewer tokens at once would save little memory and cost much time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Of a GPU, or of the machine; in bytes."""
+
+    total: int
+    available: int
+    """What this process could still have."""
+
+
+def memory_of(device: torch.device) -> Memory:
+    """What there is where a device computes."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        kept_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return Memory(total=total, available=free + kept_back)
+    machine = psutil.virtual_memory()
+    return Memory(total=machine.total, available=machine.available)
+
+
+def cache_bytes_a_token(config: BamConfig, dtype: torch.dtype) -> int:
+    """What one token's keys and values take, all layers together."""
+    width = config.num_key_value_heads * config.head_dim
+    return 2 * config.num_hidden_layers * width * dtype.itemsize
+
+
+def activation_bytes_a_token(config: BamConfig, dtype: torch.dtype) -> int:
+    """What one token of a chunk takes while it goes through a layer: an estimate from above.
+
+    The attention half of a layer holds residual, norm and output (E each) and queries, keys, values and
+    what attention makes of them; the other half residual, norm, output and four times the SwiGLU's width.
+    Norms and attention work in fp32 whatever the dtype.
+    """
+    attention = (3 * config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    in_dtype = 3 * config.hidden_size + max(attention, 4 * config.intermediate_size)
+    in_fp32 = 2 * config.hidden_size + 2 * config.num_attention_heads * config.head_dim
+    return in_dtype * dtype.itemsize + in_fp32 * 4
+
+
+def chunk_that_fits(available: int, bytes_a_token: int, *, largest: int) -> int:
+    """`largest`, halved until so many tokens fit into `available` bytes, or it is `SMALLEST_CHUNK`.
+
+    Half of what is available is left to attention, whose own buffers grow with the prompt.
+    """
+    chunk = largest
+    while chunk > SMALLEST_CHUNK and chunk * bytes_a_token > available // 2:
+        chunk //= 2
+    return chunk
 
 
 def watch_peak_memory(device: torch.device) -> Callable[[], int | None]:

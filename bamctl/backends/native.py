@@ -1,28 +1,40 @@
 """The native backend: our own model in PyTorch, on a CPU or a GPU.
 
-Shapes: B prompts of one length, C tokens of a call, V vocabulary.
+Shapes: B prompts of one length, C tokens of it, V vocabulary.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bamctl.backends.base import Completion, ModelDescription
-from bamctl.backends.memory import watch_peak_memory
+from bamctl.backends.decoding import decode
+from bamctl.backends.memory import (
+    activation_bytes_a_token,
+    cache_bytes_a_token,
+    chunk_that_fits,
+    memory_of,
+    watch_peak_memory,
+)
+from bamctl.backends.prefix import SharedPrefix
+from bamctl.backends.workload import NativeWorkload
 from bamctl.errors import BadInput, RunFailed
-from bamctl.models.cache import PreallocatedCache
 from bamctl.models.loading import DTYPES, Checkpoint
+from bamctl.models.work import PrefillWork
 from bamctl.tasks.prompt import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PREFILL_CHUNK = 4096
-"""Tokens that go through the model at once while a prompt is read: the activations of so many are held."""
+"""The most tokens that go through the model at once while a prompt is read; fewer where memory is short."""
+
+ROOM_UNIT = 64
+"""A cache's positions come in multiples of this: prompts whose answers differ a little share one."""
 
 
 class NativeBackend:
@@ -32,6 +44,8 @@ class NativeBackend:
         checkpoint: what to load.
         device: a torch device, or ``auto``: the GPU where there is one.
         dtype: a key of `bamctl.models.loading.DTYPES`.
+        share_prefixes: whether prompts take over the keys and values of what they have in common with those
+            of the call before. Answers are the same either way; one cache stays in memory.
 
     Raises:
         BadInput: no such device or dtype here, or weights that cannot be read.
@@ -39,7 +53,14 @@ class NativeBackend:
 
     name = "native"
 
-    def __init__(self, checkpoint: Checkpoint, *, device: str = "auto", dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str = "auto",
+        dtype: str = "float32",
+        share_prefixes: bool = True,
+    ) -> None:
         self._device = choose_device(device)
         if dtype not in DTYPES:
             raise BadInput(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
@@ -55,6 +76,9 @@ class NativeBackend:
             longest_prompt=None,
         )
         self._model = checkpoint.load(device=self._device, dtype=dtype)
+        self._config = checkpoint.config
+        self._share_prefixes = share_prefixes
+        self._prefix = SharedPrefix(checkpoint.config.num_hidden_layers)
         self._ends = _end_tokens(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     @property
@@ -68,75 +92,89 @@ class NativeBackend:
     def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """See `bamctl.backends.base.Backend.complete`.
 
-        The cache that a prefill fills serves both the reference's log-probability and the generation.
+        The cache that a prefill fills serves both the reference's log-probability and the generation, and
+        then the next call's prompts as far as they begin alike.
+
+        Raises:
+            RunFailed: out of memory; before anything is computed where the cache alone is beyond all of it.
         """
-        ids_BC = torch.from_numpy(np.stack([prompt.token_ids for prompt in prompts])).long().to(self._device)
-        length = ids_BC.shape[1]
+        prompt_ids_BC = np.stack([prompt.token_ids for prompt in prompts])
+        batch, length = prompt_ids_BC.shape
         room = max(prompt.tokens_to_generate + len(prompt.answer_ids[0]) for prompt in prompts)
+        chunk_size = self._chunk_size(batch, length, room)
         peak = watch_peak_memory(self._device)
         try:
             started = self._clock()
-            cache = PreallocatedCache(self._model.config.num_hidden_layers, capacity=length + room)
-            next_BV = self._model.prefill(ids_BC, cache, chunk_size=PREFILL_CHUNK)
+            cache = self._prefix.take(prompt_ids_BC, chunk_size=chunk_size, capacity=_capacity(length + room))
+            reused = cache.length
+            unread_BC = torch.from_numpy(prompt_ids_BC[:, reused:]).long().to(self._device)
+            next_BV = self._model.prefill(unread_BC, cache, chunk_size=chunk_size)
             prefilled = self._clock()
-            logprobs = self._answer_logprobs(next_BV, [prompt.answer_ids[0] for prompt in prompts], cache)
-            cache.truncate(length)
-            generated = self._generate(next_BV, [prompt.tokens_to_generate for prompt in prompts], cache)
+            answers = decode(
+                self._model,
+                cache,
+                next_BV,
+                references=[prompt.answer_ids[0] for prompt in prompts],
+                limits=[prompt.tokens_to_generate for prompt in prompts],
+                ends=self._ends,
+            )
             finished = self._clock()
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
             raise RunFailed(
-                f"{self.model.name}: out of memory on {self.device} with {len(prompts)} prompts of {length}"
+                f"{self.model.name}: out of memory on {self.device} with {batch} prompts of {length}"
                 " tokens; lower --batch-size or the lengths"
             ) from None
+        if self._share_prefixes:
+            self._prefix.keep(cache, prompt_ids_BC, chunk_size=chunk_size)
         peak_bytes = peak()
         return [
             Completion(
-                token_ids=tuple(tokens),
-                text=str(self.tokenizer.decode(tokens, skip_special_tokens=True)),
-                finish_reason="stop" if stopped else "length",
-                answer_logprob=logprob,
-                prefill_seconds=(prefilled - started) / len(prompts),
-                decode_seconds=(finished - prefilled) / len(prompts),
+                token_ids=tuple(answer.tokens),
+                text=str(self.tokenizer.decode(answer.tokens, skip_special_tokens=True)),
+                finish_reason="stop" if answer.stopped else "length",
+                answer_logprob=answer.logprob,
+                reused_tokens=reused,
+                prefill_seconds=(prefilled - started) / batch,
+                decode_seconds=(finished - prefilled) / batch,
                 peak_memory_bytes=peak_bytes,
             )
-            for (tokens, stopped), logprob in zip(generated, logprobs, strict=True)
+            for answer in answers
         ]
 
-    def _answer_logprobs(
-        self, next_BV: Tensor, answers: list[tuple[int, ...]], cache: PreallocatedCache
-    ) -> list[float]:
-        """ln p of each answer, all of its tokens given at once. The cache is left longer than it was."""
-        longest = max(len(answer) for answer in answers)
-        # What stands behind a shorter answer is never looked at: attention is causal.
-        padded_BC = torch.tensor(
-            [[*answer, *[0] * (longest - len(answer))] for answer in answers], device=self._device
+    def workload(self, sample: Prompt, *, longest: int) -> NativeWorkload:
+        """See `bamctl.backends.base.Backend.workload`."""
+        ids = torch.from_numpy(sample.token_ids).long().to(self._device)
+        return NativeWorkload(
+            prefill=PrefillWork(self._model, ids, longest=longest),
+            memory_bytes=memory_of(self._device).total,
+            cache_bytes_a_token=cache_bytes_a_token(self._config, DTYPES[self.dtype]),
+            shared_unit=PREFILL_CHUNK if self._share_prefixes else None,
         )
-        logprobs_BCV = next_BV[:, None].log_softmax(dim=-1)
-        if longest > 1:
-            rest_BCV = self._model(padded_BC[:, :-1], cache=cache).logits.log_softmax(dim=-1)
-            logprobs_BCV = torch.cat((logprobs_BCV, rest_BCV), dim=1)
-        chosen_BC = logprobs_BCV.gather(-1, padded_BC[..., None])[..., 0].tolist()
-        return [sum(row[: len(answer)]) for row, answer in zip(chosen_BC, answers, strict=True)]
 
-    def _generate(
-        self, next_BV: Tensor, limits: list[int], cache: PreallocatedCache
-    ) -> list[tuple[list[int], bool]]:
-        """Greedy tokens of each prompt, and whether it ended by itself."""
-        tokens: list[list[int]] = [[] for _ in limits]
-        stopped = [False] * len(limits)
-        while True:
-            chosen_B = next_BV.argmax(dim=-1)
-            for row, token in enumerate(chosen_B.tolist()):
-                if not stopped[row] and len(tokens[row]) < limits[row]:
-                    stopped[row] = token in self._ends
-                    tokens[row] += [] if stopped[row] else [token]
-            if all(
-                done or len(row) == limit for done, row, limit in zip(stopped, tokens, limits, strict=True)
-            ):
-                return list(zip(tokens, stopped, strict=True))
-            next_BV = self._model(chosen_B[:, None], cache=cache).logits[:, -1]
+    def _chunk_size(self, batch: int, length: int, room: int) -> int:
+        """How many tokens go through the model at once, beside a cache for `length` + `room` positions.
+
+        Raises:
+            RunFailed: all the memory there is could not hold the cache.
+        """
+        config, dtype = self._config, DTYPES[self.dtype]
+        position_bytes = batch * cache_bytes_a_token(config, dtype)
+        cache_bytes = _capacity(length + room) * position_bytes
+        memory = memory_of(self._device)
+        if cache_bytes > memory.total:
+            longest = memory.total // position_bytes // ROOM_UNIT * ROOM_UNIT - room
+            raise RunFailed(
+                f"{self.model.name}: the keys and values of {batch} prompts of {length} tokens take"
+                f" {cache_bytes / 1e9:.1f} GB, and {self.device} has {memory.total / 1e9:.1f} GB, enough for"
+                f" {max(longest, 0)} tokens; lower --batch-size or the lengths"
+            )
+        return chunk_that_fits(
+            memory.available + self._prefix.nbytes() - cache_bytes,
+            batch * activation_bytes_a_token(config, dtype),
+            largest=PREFILL_CHUNK,
+        )
 
     def _clock(self) -> float:
         if self._device.type == "cuda":
@@ -162,6 +200,10 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise BadInput(f"device {name!r}: this machine has {count} CUDA devices that torch can use")
     return device
+
+
+def _capacity(positions: int) -> int:
+    return math.ceil(positions / ROOM_UNIT) * ROOM_UNIT
 
 
 def _is_out_of_memory(error: Exception) -> bool:

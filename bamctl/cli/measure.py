@@ -37,12 +37,14 @@ class MeasureOptions:
     device: str
     dtype: str
     batch_size: int
+    share_prefixes: bool
     patience: int | None
     out: Path
+    explain: bool
 
 
 def measure(task_name: str, overrides: dict[str, object], options: MeasureOptions) -> None:
-    """Runs a task on each model; nothing is written before everything has been checked.
+    """Runs a task on each model, or explains what that would do; writes nothing before all has been checked.
 
     Raises:
         BadInput: an option, a model or the task is not as it should be.
@@ -57,18 +59,32 @@ def measure(task_name: str, overrides: dict[str, object], options: MeasureOption
     spec = load_spec(task_name, **{name: value for name, value in overrides.items() if value is not None})
     jobs = _prepare(spec, options)
 
+    from rich.console import Console
+
     from bamctl.backends.native import NativeBackend
+    from bamctl.cli.explain import explain
     from bamctl.cli.progress import ProgressPrinter
     from bamctl.evaluation.run import evaluate
 
     summaries = []
     for checkpoint, task, request in jobs:
-        backend = NativeBackend(checkpoint, device=options.device, dtype=options.dtype)
-        with ProgressPrinter(backend, task, request) as progress:
-            summary = evaluate(backend, task, request, on_progress=progress.update)
-            progress.finish(summary)
-        summaries.append(summary)
-    _print_results(summaries)
+        backend = NativeBackend(
+            checkpoint,
+            device=options.device,
+            dtype=options.dtype,
+            share_prefixes=options.share_prefixes,
+        )
+        if options.explain:
+            explain(backend, task, request, Console())
+        else:
+            with ProgressPrinter(backend, task, request) as progress:
+                summary = evaluate(backend, task, request, on_progress=progress.update)
+                progress.finish(summary)
+            summaries.append(summary)
+            del progress
+        del backend  # with what it holds of the last prompts, before the next one takes memory
+    if summaries:
+        _print_results(summaries)
 
 
 def _check_numbers(options: MeasureOptions) -> None:

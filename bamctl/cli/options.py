@@ -67,6 +67,13 @@ Device = Annotated[
 ]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="float32, bfloat16 or float16.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts that run together.")]
+SharePrefixes = Annotated[
+    bool,
+    typer.Option(
+        "--share-prefixes/--no-share-prefixes",
+        help="Read once what a prompt has in common with the one before. Answers are the same either way.",
+    ),
+]
 Patience = Annotated[
     int | None,
     typer.Option(
@@ -74,3 +81,11 @@ Patience = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for results.")]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Run nothing: show how far each head looks and how much of attention is computed, and predict"
+        " time and memory.",
+    ),
+]

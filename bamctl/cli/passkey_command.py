@@ -18,8 +18,10 @@ def passkey(
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     batch_size: options.BatchSize = 1,
+    share_prefixes: options.SharePrefixes = True,
     patience: options.Patience = None,
     out: options.Out = Path("results"),
+    explain: options.Explain = False,
 ) -> None:
     """Hide a number in a haystack and ask for it, at every length.
 
@@ -39,7 +41,9 @@ def passkey(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        share_prefixes=share_prefixes,
         patience=patience,
         out=out,
+        explain=explain,
     )
     measure("passkey", {"digits": digits, "haystack": haystack}, chosen)

@@ -1,13 +1,16 @@
 """Where a run stands, on stderr: a bar on a terminal, a line a length elsewhere."""
 
-import math
 import sys
+from collections.abc import Callable
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bamctl.backends.base import Backend
+from bamctl.evaluation.forecast import Foresight, Pace
 from bamctl.evaluation.run import EvaluationRequest, RunSummary
 from bamctl.evaluation.run import Progress as RunProgress
 from bamctl.lengths import format_length
@@ -20,9 +23,9 @@ class ProgressPrinter:
     def __init__(self, backend: Backend, task: Task, request: EvaluationRequest) -> None:
         self._request = request
         self._console = Console(stderr=True)
-        self._estimate = TimeLeft(request)
+        self._estimate = TimeLeft(request, Foresight(backend, task, request).flops)
         self._bar: Progress | None = None
-        self._title = _title(backend, task, request)
+        self._title = title(backend, task, request)
 
     def __enter__(self) -> "ProgressPrinter":
         return self
@@ -89,23 +92,41 @@ class ProgressPrinter:
 class TimeLeft:
     """How long the rest of a run will take.
 
-    Seconds a sample grow as a power of the length between 1 (reading) and 2 (attention), taken from the two
-    longest lengths measured; the lengths to come are extrapolated from the longest one. A single length
-    tells nothing of the others: much of its time may be the first call's.
+    What is left is counted in floating-point operations, which the backend foresees; the time that one takes,
+    and what a sample takes besides, is fitted to the batches that were run. Samples of one amount of work
+    cannot tell the two apart, and so say nothing of longer ones. Where the backend foresees nothing, only
+    lengths that have begun are told of.
+
+    Args:
+        request: what is to be run.
+        flops: see `bamctl.evaluation.forecast.Foresight.flops`.
     """
 
-    def __init__(self, request: EvaluationRequest) -> None:
+    def __init__(
+        self, request: EvaluationRequest, flops: Callable[[int], NDArray[np.float64] | None]
+    ) -> None:
         self._samples = request.samples
+        self._flops = flops
         self._left = dict.fromkeys(request.lengths, request.samples)
         self._seconds: dict[int, float] = {}
         self._ran: dict[int, int] = {}
+        self._pace = Pace()
+        self._pace_but_first = Pace()
+        """The first batch of all also pays for what is set up once."""
 
     def update(self, progress: RunProgress) -> None:
         """Takes a batch into account."""
-        self._left[progress.length] = 0 if progress.skipped else progress.samples - progress.done
-        if progress.ran:
-            self._seconds[progress.length] = self._seconds.get(progress.length, 0.0) + progress.seconds
-            self._ran[progress.length] = self._ran.get(progress.length, 0) + progress.ran
+        left = 0 if progress.skipped else progress.samples - progress.done
+        self._left[progress.length] = left
+        if not progress.ran:
+            return
+        flops = self._flops(progress.length)
+        if flops is not None:
+            batch = float(flops[progress.done] - flops[progress.done - progress.ran])
+            for pace in (self._pace, *([self._pace_but_first] if self._ran else [])):
+                pace.add(batch / progress.ran, progress.seconds / progress.ran, samples=progress.ran)
+        self._seconds[progress.length] = self._seconds.get(progress.length, 0.0) + progress.seconds
+        self._ran[progress.length] = self._ran.get(progress.length, 0) + progress.ran
 
     @property
     def samples_done(self) -> int:
@@ -119,20 +140,22 @@ class TimeLeft:
 
     def seconds_left(self) -> float | None:
         """None until enough was measured to tell."""
-        measured = sorted(self._ran)
-        to_come = any(count for length, count in self._left.items() if length not in self._ran)
-        if not measured or (to_come and len(measured) == 1):
+        if not self._ran:
             return None
-        longest = measured[-1]
-        power = 1.0
-        if len(measured) > 1:
-            ratio = self._a_sample(longest) / self._a_sample(measured[-2])
-            power = min(2.0, max(1.0, math.log(ratio) / math.log(longest / measured[-2])))
-        return sum(
-            count * self._a_sample(length if length in self._ran else longest)
-            * (1.0 if length in self._ran else (length / longest) ** power)
-            for length, count in self._left.items()
-        )  # fmt: skip
+        left = {length: count for length, count in self._left.items() if count}
+        foreseen = self._flops(next(iter(self._ran))) is not None
+        pace = self._pace_but_first if self._pace_but_first.tells_overhead else self._pace
+        if any(length not in self._ran for length in left) and not (foreseen and pace.tells_overhead):
+            return None
+        if not foreseen:
+            return sum(count * self._seconds[length] / self._ran[length] for length, count in left.items())
+        seconds = 0.0
+        for length, count in left.items():
+            flops = self._flops(length)
+            assert flops is not None
+            # The deepest are done, in this run or in one before.
+            seconds += pace.seconds(float(flops[-1] - flops[-1 - count]), samples=count)
+        return seconds
 
     def text(self) -> str:
         """Speed and time left, for the bar."""
@@ -146,16 +169,13 @@ class TimeLeft:
             return "time left unknown"
         return f"{words_for_seconds(seconds)} left"
 
-    def _a_sample(self, length: int) -> float:
-        return max(self._seconds[length] / self._ran[length], 1e-9)
-
 
 def words_for_seconds(seconds: float) -> str:
     """``99 s``, ``2 min``: as much as an estimate can say."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def _title(backend: Backend, task: Task, request: EvaluationRequest) -> tuple[str, ...]:
+def title(backend: Backend, task: Task, request: EvaluationRequest) -> tuple[str, ...]:
     """What runs and what is asked, every option as it was understood."""
     model = backend.model
     trained = "" if model.train_length is None else f", trained at {model.train_length}"

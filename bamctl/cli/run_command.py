@@ -20,8 +20,10 @@ def run(
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     batch_size: options.BatchSize = 1,
+    share_prefixes: options.SharePrefixes = True,
     patience: options.Patience = None,
     out: options.Out = Path("results"),
+    explain: options.Explain = False,
 ) -> None:
     """Measure models on a task file of your own. tasks/passkey.yaml shows what one looks like."""
     from bamctl.cli.measure import MeasureOptions, measure
@@ -37,7 +39,9 @@ def run(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        share_prefixes=share_prefixes,
         patience=patience,
         out=out,
+        explain=explain,
     )
     measure(task, {}, chosen)

@@ -178,8 +178,12 @@ class _Run:
         self.exact = dict(zip(stored["row_id"], stored["exact"].astype(bool), strict=True))
 
     def pending(self, samples: Sequence[PlannedSample]) -> list[PlannedSample]:
-        """Those that are not done yet."""
-        return [sample for sample in samples if sample.row_id not in self.exact]
+        """Those that are not done yet, the deepest needle first.
+
+        Neighbours in this order have the longest beginning in common, which a backend may then read once.
+        """
+        missing = [sample for sample in samples if sample.row_id not in self.exact]
+        return sorted(missing, key=lambda sample: -sample.depth)
 
     def measure(self, length: int, samples: Sequence[PlannedSample]) -> int:
         """Runs what is missing of one length; how many of its samples are right, earlier ones included."""
@@ -230,6 +234,7 @@ class _Run:
             answer_logprob=completion.answer_logprob,
             completion_tokens=len(completion.token_ids),
             finish_reason=completion.finish_reason,
+            reused_tokens=completion.reused_tokens,
             prefill_seconds=completion.prefill_seconds,
             decode_seconds=completion.decode_seconds,
             peak_memory_bytes=completion.peak_memory_bytes,

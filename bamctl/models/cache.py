@@ -7,8 +7,11 @@ haystack is, and doubles them where it is not.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from bamctl.attention.reach import longest_vector
 
 
 class PreallocatedLayer(CacheLayerMixin):
@@ -21,6 +24,8 @@ class PreallocatedLayer(CacheLayerMixin):
         super().__init__()
         self.capacity = capacity
         self.length = 0
+        self._longest_keys: list[tuple[int, Tensor]] = []
+        """For each update: the position it began at, and the largest norm [G] of all keys up to its end."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys = self._allocate(key_states)
@@ -42,16 +47,33 @@ class PreallocatedLayer(CacheLayerMixin):
         keys, values = self._filled()
         keys[:, :, self.length : needed] = key_states
         values[:, :, self.length : needed] = value_states
+        longest_G = longest_vector(key_states)
+        if self._longest_keys:
+            longest_G = torch.maximum(longest_G, self._longest_keys[-1][1])
+        self._longest_keys.append((self.length, longest_G))
         self.length = needed
         return keys[:, :, :needed], values[:, :, :needed]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last positions: -n says how many; before transformers 5.24, n says how many stay."""
         kept = tokens_to_remove if tokens_to_remove > 0 else self.length + tokens_to_remove
-        self.length = min(self.length, max(0, kept))
+        self.truncate(max(0, kept))
+
+    def truncate(self, length: int) -> None:
+        """Forgets every position from `length` on."""
+        self.length = min(self.length, length)
+        while self._longest_keys and self._longest_keys[-1][0] >= self.length:
+            self._longest_keys.pop()
+
+    def longest_key(self) -> Tensor | None:
+        """A bound ``[G]`` on the norms of the keys held: so that nobody has to read them all to know it.
+
+        None of them need have it where an update was forgotten in part. None where nothing is held.
+        """
+        return self._longest_keys[-1][1] if self._longest_keys else None
 
     def reset(self) -> None:
-        self.length = 0
+        self.truncate(0)
 
     def get_seq_length(self) -> int:
         return self.length
@@ -103,10 +125,19 @@ class PreallocatedCache(Cache):
         """Positions held."""
         return self.buffers[0].length
 
+    @property
+    def capacity(self) -> int:
+        """Positions there is room for without growing."""
+        return self.buffers[0].capacity
+
     def truncate(self, length: int) -> None:
         """Forgets every position from `length` on."""
         for layer in self.buffers:
-            layer.length = min(layer.length, length)
+            layer.truncate(length)
+
+    def longest_key(self, layer: int) -> Tensor | None:
+        """See `PreallocatedLayer.longest_key`."""
+        return self.buffers[layer].longest_key()
 
     def nbytes(self) -> int:
         """Memory taken, in bytes."""

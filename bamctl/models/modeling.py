@@ -94,16 +94,23 @@ class BamAttention(nn.Module):
         keep: int,
         log_length_scale: float,
     ) -> Tensor:
-        """What attention adds to the residual stream of the last K = `keep` positions, ``[B, K, E]``."""
-        x_BKE = x_BCE[:, x_BCE.shape[1] - keep :]
-        query_start = start + x_BCE.shape[1] - keep
-        q_BHKD = self._heads(self.q_proj(x_BKE))
+        """What attention adds to the residual stream of the last K = `keep` positions, ``[B, K, E]``.
+
+        With K = 0 the keys and values go into the cache, and that is all.
+        """
+        tokens = x_BCE.shape[1]
+        first_kept = tokens - keep
+        x_BKE = x_BCE[:, first_kept:]
         k_BGCD, v_BGCD = self._heads(self.k_proj(x_BCE)), self._heads(self.v_proj(x_BCE))
+        positions_C = torch.arange(start, start + tokens, device=x_BCE.device)
         if self.config.position_encoding == "rotary":
-            positions_C = torch.arange(start, start + x_BCE.shape[1], device=x_BCE.device)
-            q_BHKD = rotate(q_BHKD, positions_C[query_start - start :], self.config.rope_theta)
             k_BGCD = rotate(k_BGCD, positions_C, self.config.rope_theta)
         k_BGND, v_BGND = (k_BGCD, v_BGCD) if cache is None else cache.update(k_BGCD, v_BGCD, self.layer)
+        if not keep:
+            return x_BKE
+        q_BHKD = self._heads(self.q_proj(x_BKE))
+        if self.config.position_encoding == "rotary":
+            q_BHKD = rotate(q_BHKD, positions_C[first_kept:], self.config.rope_theta)
         prior = shared_prior if self.prior is None else self.prior
         assert prior is not None
         out_BHKD = attention(
@@ -111,9 +118,10 @@ class BamAttention(nn.Module):
             k_BGND,
             v_BGND,
             prior=prior,
-            query_start=query_start,
+            query_start=start + first_kept,
             ssmax_scale_H=None if self.ssmax is None else self.ssmax.scale * log_length_scale,
             ssmax_scales_prior=self.config.ssmax_scales_prior,
+            longest_key_G=cache.longest_key(self.layer) if isinstance(cache, PreallocatedCache) else None,
         )
         out: Tensor = self.o_proj(out_BHKD.transpose(1, 2).flatten(2))
         return out
@@ -148,7 +156,10 @@ class BamLayer(nn.Module):
         self.mlp = SwiGLU(config)
 
     def forward(self, x_BCE: Tensor, *, keep: int, **attention_arguments: Any) -> Tensor:
-        attended_BKE = self.self_attn(self.input_layernorm(x_BCE), keep=keep, **attention_arguments)
+        """``[B, C, E]`` → ``[B, K, E]``, the last K = `keep` positions; with 0 it fills the cache alone."""
+        attended_BKE: Tensor = self.self_attn(self.input_layernorm(x_BCE), keep=keep, **attention_arguments)
+        if not keep:
+            return attended_BKE
         x_BKE = x_BCE[:, x_BCE.shape[1] - keep :] + attended_BKE
         out: Tensor = x_BKE + self.mlp(self.post_attention_layernorm(x_BKE))
         return out
@@ -191,7 +202,7 @@ class BamModel(BamPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
-        keep: int = 0,
+        keep: int | None = None,
         log_length_scale: float = 1.0,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
@@ -201,8 +212,8 @@ class BamModel(BamPreTrainedModel):
             input_ids: ``[B, C]``.
             attention_mask: must hide nothing that a token follows: prompts of one batch have one length.
             past_key_values, cache: the tokens before these; two names for one thing.
-            keep: return the last `keep` positions alone; the last layer then attends from those only.
-                0 for all.
+            keep: return the last `keep` positions alone, None for all; the last layer then attends from
+                those only. With 0 it computes keys and values for the cache, and nothing else.
             log_length_scale: a factor on SSMax's ln n. Training varies it to imitate longer contexts.
 
         Raises:
@@ -233,7 +244,7 @@ class BamModel(BamPreTrainedModel):
                 start=start,
                 shared_prior=self.prior,
                 cache=cache,
-                keep=min(keep, tokens) if keep and number == len(self.layers) else tokens,
+                keep=tokens if keep is None or number < len(self.layers) else min(keep, tokens),
                 log_length_scale=log_length_scale,
             )
         named: dict[str, Any] = {_CACHE_FIELD: cache}
@@ -277,7 +288,7 @@ class BamForCausalLM(BamPreTrainedModel, GenerationMixin):
             cache=past_key_values if cache is None else cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
-            keep=logits_to_keep,
+            keep=logits_to_keep or None,
             log_length_scale=log_length_scale,
         )
         logits = self.lm_head(outputs.last_hidden_state)
@@ -293,10 +304,14 @@ class BamForCausalLM(BamPreTrainedModel, GenerationMixin):
     def prefill(self, input_ids: Tensor, cache: PreallocatedCache, *, chunk_size: int) -> Tensor:
         """Reads ``[B, C]`` tokens into the cache, `chunk_size` at a time; the next token's logits ``[B, V]``.
 
-        Between chunks only keys and values are kept, so that activations take memory for one chunk.
+        Between chunks only keys and values are kept, so that activations take memory for one chunk. The
+        tokens follow those in the cache, and chunks end at multiples of `chunk_size` counted from the first
+        of all: what is read on top of whole chunks is computed bit for bit as it would be at once.
         """
-        for start in range(0, input_ids.shape[1], chunk_size):
-            chunk = input_ids[:, start : start + chunk_size]
-            logits_BKV = self(chunk, cache=cache, logits_to_keep=1).logits
-        last_BV: Tensor = logits_BKV[:, -1]
+        start = position = cache.length
+        end = start + input_ids.shape[1]
+        while (chunk_end := (position // chunk_size + 1) * chunk_size) < end:
+            self.model(input_ids[:, position - start : chunk_end - start], cache=cache, keep=0)
+            position = chunk_end
+        last_BV: Tensor = self(input_ids[:, position - start :], cache=cache, logits_to_keep=1).logits[:, -1]
         return last_BV

@@ -117,6 +117,7 @@ class SampleRow:
     answer_logprob: float | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
+    reused_tokens: int | None = None
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
     peak_memory_bytes: int | None = None
@@ -208,6 +209,13 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("answer_logprob", _real, "log-probability of the reference answer", unit="nats", null=True),
         _column("completion_tokens", _integer, "tokens that were generated", unit="tokens", null=True),
         _column("finish_reason", _text, "why generation ended: stop or length", null=True),
+        _column(
+            "reused_tokens",
+            _integer,
+            "leading tokens that an earlier sample had read",
+            unit="tokens",
+            null=True,
+        ),
         _column("prefill_seconds", _real, "time to read the prompt", unit="seconds", null=True),
         _column("decode_seconds", _real, "time to write the answer", unit="seconds", null=True),
         _column("peak_memory_bytes", _integer, "most memory in use", unit="bytes", null=True),

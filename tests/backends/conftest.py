@@ -22,7 +22,7 @@ def model(checkpoint: Checkpoint) -> BamForCausalLM:
     return checkpoint.load(device="cpu", dtype="float32")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_prompt(checkpoint: Checkpoint) -> Callable[..., Prompt]:
     """Random tokens: what is asked does not matter to a backend."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import bamctl.backends.native as native
+from bamctl.backends.memory import Memory
 from bamctl.backends.native import NativeBackend, choose_device
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models import BamForCausalLM
@@ -164,9 +165,66 @@ def test_out_of_memory_is_a_failed_run(backend, make_prompt, monkeypatch, error)
 
 def test_memory_that_there_is_not_at_all(backend, make_prompt, monkeypatch):
     """The allocator's own refusal, whatever this version of torch says."""
-    monkeypatch.setattr(native, "PreallocatedCache", lambda *_, **__: torch.empty(2**46))
+    monkeypatch.setattr("bamctl.backends.prefix.PreallocatedCache", lambda *_, **__: torch.empty(2**46))
     with pytest.raises(RunFailed, match="out of memory"):
         backend.complete([make_prompt()])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Gives the machine another memory."""
+
+    def set_memory(total, available):
+        monkeypatch.setattr(native, "memory_of", lambda device: Memory(total=total, available=available))
+
+    return set_memory
+
+
+def test_a_cache_beyond_all_memory_is_told_before_anything_is_computed(
+    backend, make_prompt, monkeypatch, machine
+):
+    """Two layers, two key-value heads of 8, fp32: 256 bytes a token."""
+    monkeypatch.setattr(BamForCausalLM, "prefill", lambda *_, **__: pytest.fail("was computed"))
+    prompts = [make_prompt(1000, answer=5, limit=7) for _ in range(2)]  # 1012, in units of 64: 1024
+    machine(total=2 * 1024 * 256 - 1, available=10**12)
+    with pytest.raises(RunFailed) as caught:
+        backend.complete(prompts)
+    assert str(caught.value) == (
+        "tiny: the keys and values of 2 prompts of 1000 tokens take 0.0 GB, and cpu has 0.0 GB, enough for"
+        " 948 tokens; lower --batch-size or the lengths"
+    )
+
+
+def test_a_cache_of_all_memory_is_tried(backend, make_prompt, machine):
+    """And the longest length that the error above names is one that it does not refuse."""
+    machine(total=2 * 1024 * 256 - 1, available=0)
+    assert len(backend.complete([make_prompt(948) for _ in range(2)])) == 2
+    machine(total=2 * 1024 * 256, available=0)
+    assert len(backend.complete([make_prompt(1000) for _ in range(2)])) == 2
+
+
+A_TOKEN = 4 * (3 * 32 + 4 * 48) + 4 * (2 * 32 + 2 * 4 * 8)
+"""What the estimate for the tiny model comes to, in bytes."""
+
+
+@pytest.mark.parametrize(
+    ("spare", "chunk"), [(0, 128), (2 * 512 * A_TOKEN - 1, 256), (2 * 512 * A_TOKEN, 512), (10**12, 4096)]
+)
+def test_the_chunk_follows_what_the_cache_leaves(checkpoint, make_prompt, monkeypatch, machine, spare, chunk):
+    backend = NativeBackend(checkpoint, device="cpu")
+    chunks = []
+    prefill = BamForCausalLM.prefill
+
+    def recording(model, unread, cache, *, chunk_size):
+        chunks.append(chunk_size)
+        return prefill(model, unread, cache, chunk_size=chunk_size)
+
+    monkeypatch.setattr(BamForCausalLM, "prefill", recording)
+    machine(total=10**13, available=1024 * 256 + spare)
+    backend.complete([make_prompt(1000)])
+    machine(total=10**13, available=spare)  # the cache that is held counts as room for itself
+    assert backend.complete([make_prompt(1000)])[0].reused_tokens == 999 // chunk * chunk
+    assert chunks == [chunk, chunk]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,25 @@ def test_batches_change_nothing(folder, call):
     assert left["answer_logprob"].tolist() == pytest.approx(right["answer_logprob"].tolist(), abs=1e-4)
 
 
+@pytest.mark.parametrize("off", ["--no-share-prefixes", "--no_share_prefixes"])
+def test_sharing_prefixes_is_on_and_changes_nothing_but_time(folder, call, monkeypatch, off):
+    monkeypatch.setattr("bamctl.backends.native.PREFILL_CHUNK", 16)
+    runs = {}
+    for name, options in (("default", []), ("on", ["--share-prefixes"]), ("off", [off])):
+        outcome = call(*ASKED, "--out", name, *options)
+        assert outcome.status == 0
+        runs[name] = outcome.out, samples(name)
+    assert runs["default"][1]["reused_tokens"].tolist() == runs["on"][1]["reused_tokens"].tolist()
+    # The deepest of three needles, sample 2, is read in full; its haystack serves the one half way down.
+    assert (runs["on"][1]["reused_tokens"] > 0).tolist() == [True, True, False] * 2
+    assert runs["off"][1]["reused_tokens"].tolist() == [0] * 6
+    for out, frame in runs.values():
+        assert out == runs["on"][0]
+        pd.testing.assert_frame_equal(
+            frame.drop(columns="reused_tokens"), runs["on"][1].drop(columns="reused_tokens")
+        )
+
+
 def test_options_that_define_a_run(folder, call):
     for options in (
         [],

@@ -1,6 +1,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bamctl.backends.base import ModelDescription
@@ -27,16 +28,28 @@ def told(length, done, *, seconds=0.0, ran=0, right=0, samples=10, skipped=False
     )
 
 
-def test_nothing_is_known_before_anything_was_measured():
-    estimate = TimeLeft(request(1000, 2000))
+def linear(*lengths, samples=10):
+    """An estimate for work that grows with the length, the same for every sample."""
+    return TimeLeft(request(*lengths, samples=samples), lambda n: np.arange(samples + 1) * float(n))
+
+
+def unforeseen(*lengths, samples=10):
+    return TimeLeft(request(*lengths, samples=samples), lambda n: None)
+
+
+@pytest.mark.parametrize("make", [linear, unforeseen])
+def test_nothing_is_known_before_anything_was_measured(make):
+    estimate = make(1000, 2000)
     estimate.update(told(1000, 0))
     assert (estimate.seconds_left(), estimate.rate(1000), estimate.samples_done) == (None, None, 0)
     assert estimate.left_text() == estimate.text() == "time left unknown"
 
 
-def test_at_one_length_time_goes_with_the_samples():
-    estimate = TimeLeft(request(1000))
+@pytest.mark.parametrize("make", [linear, unforeseen])
+def test_at_one_length_time_goes_with_the_samples(make):
+    estimate = make(1000)
     estimate.update(told(1000, 2, seconds=4.0, ran=2))
+    assert estimate.seconds_left() == pytest.approx(8 * 2.0)
     estimate.update(told(1000, 4, seconds=8.0, ran=2))
     assert estimate.seconds_left() == pytest.approx(6 * 3.0)
     assert estimate.rate(1000) == pytest.approx(4000 / 12)
@@ -44,24 +57,59 @@ def test_at_one_length_time_goes_with_the_samples():
     assert estimate.samples_done == 4
 
 
-@pytest.mark.parametrize(
-    ("seconds", "factor"),
-    [
-        (20.0, 2.0),  # twice the length takes twice the time: so does the next doubling
-        (40.0, 4.0),
-        (10.0, 2.0),  # no slower than linear …
-        (200.0, 4.0),  # … and no faster than quadratic
-    ],
-)
-def test_longer_lengths_are_extrapolated_from_the_two_longest_measured(seconds, factor):
-    estimate = TimeLeft(request(1000, 2000, 4000))
-    estimate.update(told(1000, 10, seconds=10.0, ran=10))
-    estimate.update(told(2000, 10, seconds=seconds, ran=10))
-    assert estimate.seconds_left() == pytest.approx(seconds * factor)
+def test_longer_lengths_take_the_time_of_their_work_and_the_overhead():
+    estimate = linear(1000, 2000, 4000, 8000)
+    estimate.update(told(1000, 10, seconds=15.0, ran=10))
+    assert estimate.seconds_left() is None  # how much of it is work, one length does not tell
+    estimate.update(told(2000, 5, seconds=12.5, ran=5))  # 0.5 s a sample and 1 s for 1000 tokens
+    assert estimate.seconds_left() == pytest.approx(5 * 2.5 + 10 * 4.5 + 10 * 8.5)
 
 
-def test_samples_that_were_there_already_and_skipped_ones_need_no_time():
-    estimate = TimeLeft(request(1000, 2000, 4000))
+def test_work_may_grow_as_it_likes():
+    estimate = TimeLeft(request(1, 2, 64), lambda n: np.arange(11) * float(n**2))
+    estimate.update(told(1, 10, seconds=10.0, ran=10))
+    estimate.update(told(2, 10, seconds=40.0, ran=10))
+    assert estimate.seconds_left() == pytest.approx(10 * 64**2)
+
+
+def test_samples_that_share_their_beginning_tell_of_longer_lengths():
+    """The first one reads all, and those to come more and more."""
+    shares = np.cumsum([0.0, 1.0, 0.25, 0.5, 1.0])
+    estimate = TimeLeft(request(1000, 2000, samples=4), lambda n: shares * n)
+    estimate.update(told(1000, 1, seconds=5.0, ran=1, samples=4))
+    assert estimate.seconds_left() is None
+    estimate.update(told(1000, 2, seconds=2.0, ran=1, samples=4))  # 1 s a sample, 4 s for 1000 tokens
+    assert estimate.seconds_left() == pytest.approx((3 + 5) + (4 * 1 + 2.75 * 8))
+
+
+def test_samples_of_earlier_runs_were_the_deepest():
+    estimate = TimeLeft(request(1000, samples=4), lambda n: np.cumsum([0.0, 1.0, 0.25, 0.5, 1.0]) * n)
+    estimate.update(told(1000, 2, samples=4))
+    estimate.update(told(1000, 3, seconds=2.0, ran=1, samples=4))
+    assert estimate.seconds_left() == pytest.approx(4.0)
+
+
+def test_what_the_first_batch_took_counts_until_others_tell_as_much():
+    estimate = linear(1000, 2000, 4000)
+    estimate.update(told(1000, 1, seconds=50.0, ran=1))
+    assert estimate.seconds_left() is None
+    estimate.update(told(1000, 10, seconds=9.0, ran=9))
+    estimate.update(told(2000, 10, seconds=20.0, ran=10))
+    assert estimate.seconds_left() == pytest.approx(10 * 4.0)
+
+
+def test_nothing_is_said_of_longer_lengths_whose_work_is_not_foreseen():
+    estimate = unforeseen(1000, 2000)
+    estimate.update(told(1000, 5, seconds=5.0, ran=5))
+    assert estimate.seconds_left() is None
+    estimate.update(told(1000, 10, seconds=5.0, ran=5))
+    estimate.update(told(2000, 4, seconds=12.0, ran=4))
+    assert estimate.seconds_left() == pytest.approx(6 * 3.0)
+
+
+@pytest.mark.parametrize("make", [linear, unforeseen])
+def test_samples_that_were_there_already_and_skipped_ones_need_no_time(make):
+    estimate = make(1000, 2000, 4000)
     estimate.update(told(1000, 10))
     estimate.update(told(2000, 9))
     estimate.update(told(2000, 10, seconds=3.0, ran=1))
@@ -75,7 +123,7 @@ def test_samples_that_were_there_already_and_skipped_ones_need_no_time():
     ("seconds", "text"), [(99, "99 s left"), (100, "2 min left"), (7200, "120 min left")]
 )
 def test_time_left_in_words(seconds, text):
-    estimate = TimeLeft(request(1000, samples=2))
+    estimate = linear(1000, samples=2)
     estimate.update(told(1000, 1, seconds=float(seconds), ran=1, samples=2))
     assert estimate.left_text() == text
 
@@ -95,8 +143,13 @@ def printer():
             parameters=None,
             longest_prompt=None,
         ),
+        workload=lambda sample, longest: None,
     )
-    task = SimpleNamespace(spec=SimpleNamespace(name="passkey", variant="digits=7"))
+    task = SimpleNamespace(
+        spec=SimpleNamespace(name="passkey", variant="digits=7"),
+        shortest_length=90,
+        build=lambda length, depth, rng: None,
+    )
     return lambda: ProgressPrinter(backend, task, request(1000, 2048))
 
 

@@ -15,7 +15,7 @@ from bamctl.results.store import load_samples
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork, no such signals")
 
-VOLATILE = ["started_at", "prefill_seconds", "decode_seconds", "peak_memory_bytes"]
+VOLATILE = ["started_at", "reused_tokens", "prefill_seconds", "decode_seconds", "peak_memory_bytes"]
 ASKED = ["passkey", "--model", "tiny", "--lengths", "128,512", "--samples", "12"]
 ROWS = 24
 

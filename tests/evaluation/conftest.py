@@ -43,6 +43,9 @@ class ScriptedBackend:
     def answered(self) -> int:
         return sum(len(batch) for batch in self.batches)
 
+    def workload(self, sample: Prompt, *, longest: int) -> None:
+        """Nothing is known of it."""
+
     def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         self.before(len(self.batches))
         self.batches.append(list(prompts))
@@ -55,6 +58,7 @@ class ScriptedBackend:
             text=f" {prompt.references[0]}." if right else "",
             finish_reason="length" if right else "stop",
             answer_logprob=-0.5 if right else -20.0,
+            reused_tokens=7,
             prefill_seconds=0.25,
             decode_seconds=0.5,
             peak_memory_bytes=2**30,

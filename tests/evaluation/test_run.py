@@ -45,11 +45,13 @@ def test_every_sample_of_the_grid_has_a_row_with_everything_in_it(backend, task,
     assert rows["recall"].tolist() == [1.0] * 8 + [0.0] * 4
     assert rows["answer_logprob"].tolist() == [-0.5] * 8 + [-20.0] * 4
     assert rows["finish_reason"].tolist() == ["length"] * 8 + ["stop"] * 4
-    answers = [len(prompt.answer_ids[0]) for (prompt,) in backend.batches[:8]]
-    assert rows["completion_tokens"].tolist() == answers + [0] * 4
+    assert rows["reused_tokens"].tolist() == [7] * 12
+    asked = {prompt.digest: prompt for (prompt,) in backend.batches}
+    answers = [len(asked[digest].answer_ids[0]) for digest in rows["prompt_digest"]]
+    assert rows["completion_tokens"].tolist() == answers[:8] + [0] * 4
     assert rows["prediction"].tolist() == [f" {r[0]}." for r in rows["references"][:8]] + [""] * 4
-    for row, (prompt,) in zip(rows.itertuples(), backend.batches, strict=True):
-        assert row.prompt_digest == prompt.digest
+    for row in rows.itertuples():
+        prompt = asked[row.prompt_digest]
         assert list(row.references) == list(prompt.references)
         assert list(row.needle_start) == [start for start, _ in prompt.needle_spans]
     assert not (summary.folder / "journal.jsonl").read_bytes()
@@ -112,6 +114,47 @@ def test_batches_change_no_row(backend, task, request_for, tmp_path, batch_size,
     assert_same(tmp_path / "out", tmp_path / "one_by_one")
 
 
+def asked_depths(backend):
+    """Depths in the order of asking, by length."""
+    depths = {}
+    for batch in backend.batches:
+        depths.setdefault(len(batch[0].token_ids), []).append([prompt.depths[0] for prompt in batch])
+    return depths
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("depths", ["equidistant", "random", "0,50,100", "50%"])
+def test_within_a_length_the_deepest_needle_comes_first(backend, task, request_for, depths, batch_size):
+    evaluate(backend, task, request_for(depths, samples=5, batch_size=batch_size))
+    by_length = asked_depths(backend)
+    assert list(by_length) == [128, 256, 512]
+    for batches in by_length.values():
+        order = [depth for batch in batches for depth in batch]
+        assert order == sorted(order, reverse=True)
+        assert [len(batch) for batch in batches] == {1: [1] * 5, 2: [2, 2, 1], 5: [5]}[batch_size]
+
+
+def test_samples_of_one_depth_keep_their_order(backend, task, request_for):
+    request = request_for("0,100", samples=5, lengths=(128,))
+    evaluate(backend, task, request)
+    rows = load_samples([request.out]).set_index("prompt_digest")
+    assert [rows.loc[prompt.digest, "sample"] for (prompt,) in backend.batches] == [1, 3, 0, 2, 4]
+
+
+def test_what_is_missing_is_run_in_the_same_order(backend, task, request_for):
+    def interrupt(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    backend.before = interrupt
+    request = request_for("equidistant", samples=5, lengths=(128,))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(backend, task, request)
+    backend.before = lambda number: None
+    evaluate(backend, task, request)
+    assert asked_depths(backend) == {128: [[100.0], [75.0], [50.0], [25.0], [0.0]]}
+
+
 def test_ctrl_c_keeps_what_was_finished(backend, task, request_for, tmp_path):
     def interrupt(number):
         if number == 4:
@@ -142,9 +185,10 @@ def test_a_failure_leaves_failed_rows_which_the_next_call_runs(backend, task, re
     with pytest.raises(RunFailed, match="out of memory"):
         evaluate(backend, task, request)
     rows = load_samples([tmp_path / "out"])
-    assert rows["status"].tolist() == ["done"] * 6 + ["failed"] * 2
-    assert rows["error"].tolist()[6:] == ["scripted: out of memory"] * 2
-    failed = rows[6:]
+    # Depths are 0, 50, 100, 0; the deepest two went first.
+    assert rows["status"].tolist() == ["done"] * 4 + ["failed", "done", "done", "failed"]
+    failed = rows[rows["status"] == "failed"]
+    assert failed["error"].tolist() == ["scripted: out of memory"] * 2
     assert failed["prompt_digest"].notna().all()
     assert failed[["prediction", "exact", "recall", "answer_logprob"]].isna().all(axis=None)
     accuracy = pd.read_parquet(next((tmp_path / "out").rglob("accuracy.parquet")))

@@ -73,6 +73,15 @@ def test_grows_by_doubling() -> None:
     assert layer.capacity == 240
 
 
+def test_capacity_is_the_room_there_is() -> None:
+    cache = PreallocatedCache(2, 10)
+    assert cache.capacity == 10
+    _fill(cache, 10)
+    assert cache.capacity == 10
+    _fill(cache, 1)
+    assert cache.capacity == 20
+
+
 def test_nbytes() -> None:
     cache = PreallocatedCache(3, 10)
     assert cache.nbytes() == 0

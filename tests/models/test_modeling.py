@@ -133,6 +133,96 @@ def test_only_what_is_asked_for_is_computed(
     }
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_where_nothing_is_asked_for_the_last_layer_computes_keys_and_values_alone(
+    layers: int, make_model: Callable[..., BamForCausalLM], tokens: Tensor
+) -> None:
+    model = make_model(num_hidden_layers=layers, prior_beta=0.5, ssmax_initial=0.4)
+    seen: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if not list(module.children()) and not isinstance(module, torch.nn.Embedding):
+            module.register_forward_pre_hook(
+                lambda _, inputs, name=name: seen.__setitem__(name, inputs[0].shape[1])
+            )
+    cache, whole = PreallocatedCache(layers), PreallocatedCache(layers)
+    with torch.no_grad():
+        hidden = model.model(tokens, cache=cache, keep=0).last_hidden_state
+    assert hidden.shape == (2, 0, 24)
+    last = f"model.layers.{layers - 1}."
+    busy = {name for name, count in seen.items() if count}
+    assert {name for name in busy if name.startswith(last) or not name.startswith("model.layers")} == {
+        last + "input_layernorm",
+        last + "self_attn.k_proj",
+        last + "self_attn.v_proj",
+    }
+    assert any(name.startswith("model.layers.0.mlp") for name in busy) == (layers > 1)
+    with torch.no_grad():
+        model.model(tokens, cache=whole)
+    for left, right in zip(cache.buffers, whole.buffers, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(left._filled(), right._filled(), strict=True))
+
+
+def test_none_keeps_all_and_nought_of_the_logits_too(
+    make_model: Callable[..., BamForCausalLM], tokens: Tensor
+) -> None:
+    model = make_model()
+    with torch.no_grad():
+        assert model.model(tokens, keep=None).last_hidden_state.shape == (2, 33, 24)
+        assert model(tokens, logits_to_keep=0).logits.shape == (2, 33, 50)  # as transformers means it
+
+
+def test_a_prefill_asks_for_the_last_tokens_logits_alone(
+    make_model: Callable[..., BamForCausalLM], tokens: Tensor
+) -> None:
+    model = make_model()
+    seen: list[tuple[str, int]] = []
+    for name in ("model.layers.0.mlp", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp", "lm_head"):
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs, name=name: seen.append((name, inputs[0].shape[1]))
+        )
+    model.prefill(tokens, PreallocatedCache(2), chunk_size=10)
+    first = "model.layers.0.mlp"
+    last = ["model.layers.1.self_attn.q_proj", "model.layers.1.mlp", "lm_head"]
+    assert seen == [(first, 10), (first, 10), (first, 10), (first, 3), *((name, 1) for name in last)]
+
+
+@pytest.mark.parametrize(("position_encoding", "ssmax"), TEN)
+@pytest.mark.parametrize("kept", [0, 8, 24, 32])
+def test_a_prefill_on_top_of_whole_chunks_is_the_same_to_the_bit(
+    position_encoding: str,
+    ssmax: bool,
+    kept: int,
+    make_model: Callable[..., BamForCausalLM],
+    tokens: Tensor,
+) -> None:
+    model = make_model(position_encoding=position_encoding, ssmax=ssmax)
+    at_once, in_two = PreallocatedCache(2, 40), PreallocatedCache(2, 40)
+    expected = model.prefill(tokens, at_once, chunk_size=8)
+    other = tokens.clone()
+    other[:, kept:] += 1
+    other %= 50
+    model.prefill(other, in_two, chunk_size=8)
+    in_two.truncate(kept)
+    assert torch.equal(model.prefill(tokens[:, kept:], in_two, chunk_size=8), expected)
+    for left, right in zip(at_once.buffers, in_two.buffers, strict=True):
+        for x, y in zip(left._filled(), right._filled(), strict=True):
+            assert torch.equal(x[:, :, :33], y[:, :, :33])
+
+
+@pytest.mark.parametrize("start", [0, 3, 8, 11])
+def test_chunks_end_at_multiples_wherever_reading_begins(
+    start: int, make_model: Callable[..., BamForCausalLM], tokens: Tensor
+) -> None:
+    model = make_model()
+    cache = PreallocatedCache(2)
+    with torch.no_grad():
+        model(tokens[:, :start], cache=cache) if start else None
+    ends: list[int] = []
+    model.model.register_forward_hook(lambda *_: ends.append(cache.length))
+    model.prefill(tokens[:, start:], cache, chunk_size=8)
+    assert ends == [end for end in (8, 16, 24, 32, 33) if end > start]
+
+
 def _count(**fields: Any) -> int:
     with torch.device("meta"):
         model = BamForCausalLM(BamConfig(**fields))

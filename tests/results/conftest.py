@@ -60,6 +60,7 @@ def make_row(identity: RunIdentity, facts: ModelFacts) -> Callable[..., SampleRo
                 "answer_logprob": -0.25,
                 "completion_tokens": 5,
                 "finish_reason": "length",
+                "reused_tokens": 256,
                 "prefill_seconds": 0.5,
                 "decode_seconds": 0.125,
                 "peak_memory_bytes": 2**33 + 1,

@@ -1,3 +1,4 @@
+import json
 import logging
 from dataclasses import replace
 from datetime import timedelta
@@ -113,6 +114,28 @@ def test_a_column_that_a_table_lacks_is_null_where_it_may_be(tmp_path, make_row)
     assert table.schema.equals(SAMPLE_SCHEMA, check_metadata=True)
     assert table.column("haystack_repeats").null_count == table.column("references").null_count == 1
     assert read_samples(path, ["references", "row_id"]).column_names == ["references", "row_id"]
+
+
+def test_rows_from_before_reused_tokens_are_read_folded_and_added_to(tmp_path, identity, facts, make_row):
+    """As a run looks that an earlier version began: a table and a journal without the column."""
+    with RunStore.open(tmp_path, identity, facts) as store:
+        store.append(make_row(0))
+    folder = store.folder
+    table = pq.read_table(folder / "samples.parquet")
+    pq.write_table(table.drop_columns(["reused_tokens"]), folder / "samples.parquet")
+    line = json.loads(make_row(1).to_json())
+    del line["reused_tokens"]
+    (folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
+
+    assert load_samples([tmp_path])["reused_tokens"].tolist() == [pd.NA, pd.NA]
+    with RunStore.open(tmp_path, identity, facts) as store:
+        assert store.done() == {"512-0", "512-1"}
+        store.append(make_row(2))
+    rows = load_samples([tmp_path])
+    assert rows["reused_tokens"].tolist() == [pd.NA, pd.NA, 256]
+    assert rows["exact"].tolist() == [True] * 3
+    assert pq.read_table(folder / "samples.parquet").schema.names == SAMPLE_SCHEMA.names
+    assert not (folder / "journal.jsonl").read_bytes()
 
 
 def test_a_text_file_is_no_table(tmp_path):
