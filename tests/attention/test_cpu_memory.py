@@ -93,7 +93,7 @@ def test_keys_are_copied_neither_for_heads_that_share_them_nor_to_another_type(
     parts: None,
 ) -> None:
     """Against a long cache, of which no more than a tile at a time is ever held twice."""
-    keys, size = 8000, 32
+    keys, size = 16_000, 32
     q, k, v = make_inputs(queries=queries, keys=keys, heads=2, groups=1, head_size=size, batch=1, dtype=dtype)
     arguments: dict[str, Any] = {
         "query_start": keys - queries,

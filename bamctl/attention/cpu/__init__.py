@@ -80,12 +80,13 @@ def attention(
     # The fused kernel takes it for granted that the last dimension is dense.
     q_BHQD, k_BGND, v_BGND = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHQD, k_BGND, v_BGND))
     work = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
-    scaled_q_BHQD = q_BHQD.to(work) / math.sqrt(q_BHQD.shape[-1])
     t_HQ = None
+    factor: float | Tensor = 1 / math.sqrt(q_BHQD.shape[-1])
     if ssmax_scale_H is not None:
         positions_Q = torch.arange(query_start, query_start + q_BHQD.shape[2], device=q_BHQD.device)
         t_HQ = ssmax_factor(ssmax_scale_H.to(work), positions_Q)
-        scaled_q_BHQD = scaled_q_BHQD * t_HQ[..., None]
+        factor = t_HQ[..., None] * factor
+    scaled_q_BHQD = q_BHQD.to(work) * factor
     bias_is_scaled = t_HQ is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
     call = Call(
         q_BHQD=scaled_q_BHQD,
@@ -208,6 +209,9 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
     front = rows.start  # of what has a far field
     while front < rows.stop and (interpolation is None or front - interpolation.near < call.key_start):
         front = min(front + TILE, rows.stop)
+    if interpolation is not None and front - first_of(rows.start) <= 2 * interpolation.near:
+        # Few keys are far there yet, and chunks are fastest whole.
+        front += (rows.stop - front) % CHUNK
     for block in split(range(rows.start, front), NEAR_BLOCK if interpolation else TILE):
         call.put(heads, block, attend_from(call, heads, block, first_of(block.start)))
     if front == rows.stop:

@@ -4,7 +4,8 @@ Shapes: B batch, H query heads, G key-value heads, Q queries of the call, C of a
 L relative positions. Positions are absolute everywhere.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,6 +28,15 @@ class Call:
     query_start: int
     key_start: int
     result: Partial
+    _scratch: list[Tensor] = field(default_factory=list, init=False)
+
+    def scratch(self, *shape: int) -> Tensor:
+        """Memory to write into, the same every time: fresh pages would cost as much as what is written."""
+        size = math.prod(shape)
+        if not self._scratch or self._scratch[0].numel() < size:
+            self._scratch.clear()  # before the larger one takes memory
+            self._scratch.append(self.q_BHQD.new_empty(size))
+        return self._scratch[0][:size].view(shape)
 
     @property
     def heads(self) -> int:

@@ -36,15 +36,12 @@ def attend_from(call: Call, heads: range, rows: range, first_key: int) -> Partia
     bias_HCN = toeplitz_view(F.pad(w_HL, (0, ahead), value=-math.inf if t_HC is None else 0.0), chunk)
 
     part: Partial | None = None
-    scratch = w_HL.new_empty(0)
     for first in _tile_starts(call, heads, chunk, first_key, stop, last=min(rows.start, stop - 1)):
         last_tile = part is None
         tile_HCN = bias_HCN[..., first - first_key : stop - first_key]
         if t_HC is not None:
-            if scratch.shape != tile_HCN.shape:
-                scratch = w_HL.new_empty(tile_HCN.shape)
             # Into rows: what multiplying a view of equal strides gives by itself need not lie in rows.
-            tile_HCN = torch.mul(tile_HCN, t_HC.flip(1)[..., None], out=scratch)
+            tile_HCN = torch.mul(tile_HCN, t_HC.flip(1)[..., None], out=call.scratch(*tile_HCN.shape))
             if last_tile and ahead:  # after the factor, which may be 0 or negative
                 tile_HCN[..., -ahead:].masked_fill_(_is_ahead(chunk, ahead, w_HL.device), -math.inf)
         elif w_HL.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
@@ -112,7 +109,6 @@ def attend_windows(call: Call, head: int, starts: range, *, window: int, block: 
     if call.k_BGND.dtype != w_1L.dtype:
         bytes_a_block += 2 * batch * starts.step * size * w_1L.itemsize
     at_once = min(len(starts), max(1, TILE_BYTES // bytes_a_block)) if bytes_a_block else len(starts)
-    scratch_TCM = None if call.t_HQ is None else w_1L.new_empty((at_once, block, width))
     for index in range(0, len(starts), at_once):
         part = starts[index : index + at_once]
         k_BND, v_BND = (x[:, 0] for x in call.keys_and_values(heads, part[0] - window, part[-1] + block))
@@ -121,9 +117,9 @@ def attend_windows(call: Call, head: int, starts: range, *, window: int, block: 
         q_BTCD = _windows(call.queries(heads, rows)[:, 0], len(part), starts.step, block).flip(2)
         bias_TCM = bias_CM.expand(len(part), -1, -1)
         t_HC = call.factor(heads, rows)
-        if t_HC is not None and scratch_TCM is not None:
+        if t_HC is not None:
             t_TC = _windows(t_HC[..., None], len(part), starts.step, block)[0, ..., 0].flip(1)
-            bias_TCM = _scaled_windows(bias_CM, t_TC, scratch_TCM[: len(part)])
+            bias_TCM = _scaled_windows(bias_CM, t_TC, call.scratch(len(part), block, width))
         elif w_1L.device.type != "cpu":
             bias_TCM = bias_TCM.contiguous()
         seen = attend(q_BTCD, k_BTMD, v_BTMD, bias_TCM[None]).flipped()

@@ -114,7 +114,7 @@ def _terms_needed(rate: float, beta: float, t: float, distance: float, eps: floa
 def _size(rate: float, beta: float, t: float, distance: float) -> float:
     """|t · b| at a distance."""
     try:
-        return t * abs(rate) * distance**beta
+        return t * abs(rate) * math.pow(distance, beta)
     except OverflowError:
         return math.inf
 
