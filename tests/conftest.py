@@ -9,6 +9,8 @@ import pytest
 
 # Tensors of tests are tiny, and several processes share the cores: threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Kernels run through Triton's interpreter, which has to be asked for before Triton is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

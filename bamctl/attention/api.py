@@ -3,7 +3,9 @@
 Shapes: B batch, H query heads, G key-value heads (H a multiple of G), C queries, N keys, D head size.
 """
 
+import importlib.util
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +13,18 @@ from torch import Tensor
 from bamctl.attention import cpu, reference
 from bamctl.attention.priors import Prior
 
+
+def _triton_attention(*args: Any, **kwargs: Any) -> Tensor:
+    # Imported where it is used: triton need not be installed, and takes a while to import.
+    from bamctl.attention import triton
+
+    return triton.attention(*args, **kwargs)
+
+
 IMPLEMENTATIONS: dict[str, Callable[..., Tensor]] = {
     "reference": reference.attention,
     "cpu": cpu.attention,
+    "triton": _triton_attention,
 }
 
 
@@ -43,8 +54,8 @@ def attention(
         ssmax_scales_prior: whether SSMax multiplies content and prior, or the content alone.
         longest_key_G: no key of a head has a larger Euclidean norm. Where it is known, the keys need not all
             be read to find out which of them matter; where it is not, it is measured.
-        implementation: one of `IMPLEMENTATIONS`, or ``auto``. The ``cpu`` one is plain PyTorch and
-            runs on other devices too.
+        implementation: one of `IMPLEMENTATIONS`, or ``auto``: ``triton`` on a GPU where there is a kernel for
+            the call, else ``cpu``, which is plain PyTorch and runs on any device.
 
     Returns:
         ``[B, H, C, D]`` in the dtype of `q_BHCD`. The arithmetic is fp32, or float64 for float64 inputs,
@@ -67,7 +78,7 @@ def attention(
     if not queries or not keys:
         raise ValueError(f"attention of {queries} queries over {keys} keys is not defined")
     if implementation == "auto":
-        implementation = "cpu"
+        implementation = "triton" if _triton_suits(q_BHCD, k_BGND, v_BGND, prior) else "cpu"
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"no implementation {implementation!r}; there are {', '.join(IMPLEMENTATIONS)}")
     with torch.autocast(q_BHCD.device.type, enabled=False):
@@ -82,3 +93,11 @@ def attention(
             ssmax_scales_prior=ssmax_scales_prior,
             longest_key_G=longest_key_G,
         )
+
+
+def _triton_suits(q_BHCD: Tensor, k_BGND: Tensor, v_BGND: Tensor, prior: Prior) -> bool:
+    if q_BHCD.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    from bamctl.attention import triton
+
+    return triton.why_not(q_BHCD, k_BGND, v_BGND, prior) is None

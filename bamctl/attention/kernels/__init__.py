@@ -1,0 +1,1 @@
+"""Triton kernels of attention under a prior; `bamctl.attention.triton` launches them."""

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Correctness, throughput and one passkey run on a GPU, within five minutes. Nothing is installed: torch and
+# triton are enough for the kernels; the passkey run wants bamctl's other dependencies and says so if they lack.
+# Rows go to benchmarks/results/attention-gpu.jsonl. Where there is no GPU the table says "not measured".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+
+python=${PYTHON:-python3}
+"$python" benchmarks/gpu.py "$@"
+
+if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
+    echo "passkey at 512k: not measured (no GPU)"
+elif ! missing=$("$python" -c 'import bamctl.cli.main, bamctl.cli.measure, bamctl.backends.native, bamctl.evaluation.run' 2>&1); then
+    echo "passkey at 512k: not measured ($(tail -n 1 <<<"$missing"))"
+else
+    results=$(mktemp -d)
+    trap 'rm -rf "$results"' EXIT
+    timeout 90 "$python" -c 'from bamctl.cli.main import main; main()' passkey --lengths 128k,512k --samples 3 \
+        --device cuda --out "$results" || echo "passkey at 512k: failed"
+fi
