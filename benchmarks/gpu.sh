@@ -5,9 +5,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+unset TRITON_INTERPRET
 
 python=${PYTHON:-python3}
-"$python" benchmarks/gpu.py "$@"
+"$python" benchmarks/gpu.py --seconds 150 --rounds 3 "$@"
 
 if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
     echo "passkey at 512k: not measured (no GPU)"

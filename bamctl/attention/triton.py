@@ -33,8 +33,9 @@ LARGEST_HEAD = 256
 MOST_KEYS = 2**31 - 1024
 """Keys of one call are counted in 32 bits; their positions are not."""
 
-MOST_ROWS = 128
-"""Keys are split only if the queries of all heads that share them are no more rows than this."""
+MOST_ROWS = {2: 64, 4: 16}
+"""By bytes of an element: keys are split over programs only if the queries of all heads that share them are
+no more rows than this. With more a program would spill registers, and fp32 takes minutes to compile."""
 
 SEARCH_KEYS = 512
 """With fewer keys all are looked at: to search for those that matter would take longer."""
@@ -81,7 +82,7 @@ def attention(
         positions_C = torch.arange(query_start, query_start + queries, device=q_BHCD.device)
         t_HC = ssmax_factor(ssmax_scale_H.float(), positions_C)
 
-    splittable = queries <= MOST_DECODED and queries * (heads // groups) <= MOST_ROWS
+    splittable = queries <= MOST_DECODED and queries * (heads // groups) <= MOST_ROWS[q_BHCD.element_size()]
     if splits is None:
         splits = launch.BY_DEVICE if splittable else 1
     elif splits > 1 and not splittable:
@@ -136,11 +137,9 @@ def why_not(q_BHCD: Tensor, k_BGND: Tensor, v_BGND: Tensor, prior: Prior) -> str
         return f"triton attention has no kernel for a {type(prior).__name__} prior"
     if k_BGND.shape[2] > MOST_KEYS:
         return f"triton attention has up to {MOST_KEYS} keys, not {k_BGND.shape[2]}"
-    if q_BHCD.device.type == "cuda":
-        return None
-    if q_BHCD.device.type != "cpu" or not INTERPRETED:
+    if q_BHCD.device.type not in (("cuda", "cpu") if INTERPRETED else ("cuda",)):
         return f"triton attention needs a GPU, or TRITON_INTERPRET=1 to debug it, not {q_BHCD.device}"
-    if dtype == torch.bfloat16:
+    if INTERPRETED and dtype == torch.bfloat16:
         return "triton's interpreter multiplies bfloat16 wrongly: float16 or float32 expected"
     return None
 

@@ -3,10 +3,10 @@
 Shapes: H heads, S distances between a query tile and a key tile, M rows and N columns of a tile.
 
 **Exactly.** b = -r · (|rel - μ| + ε)^β, with r = exp(log_rate), is a logarithm and an exponential for every
-score. On a GPU both run on the unit that already limits attention (16 a clock and multiprocessor, against
-128 multiply-adds), so that doing it everywhere would triple the load there. Half types evaluate it in fp32
-with the hardware's approximations, which are good to (2 + |β log2 |rel - μ||) · 2^-23 of b, and far finer
-than the rounding of their q, k and v; fp32 inputs evaluate it in float64, rounded once.
+score. On a GPU the exponential runs on the unit that already limits attention (16 a clock and
+multiprocessor, against 128 multiply-adds), and the logarithm is a dozen multiply-adds more: done everywhere,
+that would double the load there. Half types evaluate it in fp32, good to (2 + |β log2 |rel - μ||) · 2^-23
+of b, and far finer than the rounding of their q, k and v; fp32 inputs evaluate it in float64, rounded once.
 
 **As a polynomial.** Let x = |rel_c - μ| + ε be the offset at the centre of a tile of M queries and N keys,
 and z = rel - rel_c, so that |z| ≤ s = (M + N) / 2. Left of μ, b(z) = -r · (x - z)^β, and by Taylor's theorem
