@@ -195,6 +195,10 @@ def test_when_positions_want_64_bits() -> None:
             {"queries": 17, "keys": 17, "splits": 2},
             "17 queries, 17 rows for each head of keys, are too many to split the keys",
         ),
+        (
+            {"queries": 9, "keys": 9, "splits": 2, "groups": 1},
+            "9 queries, 18 rows for each head of keys, are too many to split the keys",
+        ),
     ],
 )
 def test_what_there_is_no_kernel_for(
