@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bamctl.attention.cpu import LONGEST_WINDOW, TILE
+from bamctl.attention.cpu import LONGEST_BLOCK, LONGEST_WINDOW, TILE
 from bamctl.attention.priors import Prior
 from bamctl.attention.reach import content_bound, first_keys
 from bamctl.models.modeling import BamAttention, BamForCausalLM
@@ -29,7 +29,6 @@ EVERY_TILE = 256
 _SPACING = 1.03
 """Ratio of the positions of two neighbours out there: what a head computes is smooth in the position."""
 
-_LONGEST_BLOCK = 256
 _SEARCHED_AT_ONCE = 2**14
 """Heads times tiles whose first keys are searched together: some tens of megabytes."""
 
@@ -199,7 +198,7 @@ def _pairs(firsts_HT: NDArray[np.int64], positions_T: NDArray[np.int64]) -> NDAr
     """
     back_HT = positions_T - firsts_HT
     is_window_HT = (back_HT <= LONGEST_WINDOW) & (firsts_HT > 0)
-    ahead_HT = np.where(is_window_HT, np.minimum(back_HT, _LONGEST_BLOCK), TILE)
+    ahead_HT = np.where(is_window_HT, np.minimum(back_HT, LONGEST_BLOCK), TILE)
     return (TILE * (back_HT + ahead_HT)).astype(float)
 
 

@@ -32,6 +32,9 @@ TILE = 512
 LONGEST_WINDOW = 4096
 """A tile that the prior lets look back no farther is computed in windows."""
 
+LONGEST_BLOCK = 256
+"""The most queries that share a window."""
+
 LONGEST_PAST = 1024
 """A tile that looks at all there is, and finds no more before it, is computed exactly."""
 
@@ -98,13 +101,10 @@ def attention(
         key_start=key_start,
         result=Partial(torch.empty_like(scaled_q_BHQD), scaled_q_BHQD.new_empty(scaled_q_BHQD.shape[:3])),
     )
-    firsts_HT = _first_keys(call, q_BHQD, ssmax_scale_H, ssmax_scales_prior, longest_key_G)
     tiles = split(range(query_start, call.query_stop), TILE)
-    for heads in _runs(call, tiles, firsts_HT):
-        kind = [
-            _is_near(call, tile, first) for tile, first in zip(tiles, firsts_HT[heads.start], strict=True)
-        ]
-        for is_window, group in itertools.groupby(range(len(tiles)), key=kind.__getitem__):
+    firsts_HT = _first_keys(call, tiles, q_BHQD, ssmax_scale_H, ssmax_scales_prior, longest_key_G)
+    for heads, is_near_T in _runs(call, tiles, firsts_HT):
+        for is_window, group in itertools.groupby(range(len(tiles)), key=is_near_T.__getitem__):
             members = list(group)
             rows = range(tiles[members[0]].start, tiles[members[-1]].stop)
             firsts = [[firsts_HT[h][i] for i in members] for h in heads]
@@ -116,19 +116,22 @@ def attention(
 
 
 def _first_keys(
-    call: Call, q_BHQD: Tensor, scale_H: Tensor | None, scales_prior: bool, longest_key_G: Tensor | None
+    call: Call,
+    tiles: list[range],
+    q_BHQD: Tensor,
+    scale_H: Tensor | None,
+    scales_prior: bool,
+    longest_key_G: Tensor | None,
 ) -> list[list[int]]:
     """For each head and tile, the first key to look at."""
-    queries = q_BHQD.shape[2]
-    starts = [tile.start for tile in split(range(call.query_start, call.query_stop), TILE)]
     multiplications = q_BHQD[..., 0].numel() * call.k_BGND.shape[2] * q_BHQD.shape[-1]
     if isinstance(call.prior, Uniform) or call.query_stop > call.key_stop or multiplications < SEARCH_WORTH:
-        return [[call.key_start] * len(starts)] * call.heads
+        return [[call.key_start] * len(tiles)] * call.heads
     found_HT: list[list[int]] = first_keys(
         call.prior,
         content_H=content_bound(q_BHQD, call.k_BGND, longest_key_G),
-        positions_T=torch.tensor(starts, device=q_BHQD.device),
-        queries=min(TILE, queries),
+        positions_T=torch.tensor([tile.start for tile in tiles], device=q_BHQD.device),
+        queries=len(tiles[0]),
         key_start=call.key_start,
         scale_H=scale_H,
         scales_prior=scales_prior,
@@ -137,15 +140,18 @@ def _first_keys(
     return found_HT
 
 
-def _runs(call: Call, tiles: list[range], firsts_HT: list[list[int]]) -> list[range]:
-    """Heads to compute together: neighbours whose tiles are of one kind, and of one group."""
+def _runs(call: Call, tiles: list[range], firsts_HT: list[list[int]]) -> list[tuple[range, list[bool]]]:
+    """Neighbouring heads of one group whose tiles are near and far alike, and which of them are near."""
 
-    def key(head: int) -> tuple[object, ...]:
-        kinds = (_is_near(call, tile, first) for tile, first in zip(tiles, firsts_HT[head], strict=True))
-        return (head // call.heads_a_group if call.heads_a_group > 1 else 0, *kinds)
+    def key(head: int) -> tuple[int, list[bool]]:
+        near_T = [_is_near(call, tile, first) for tile, first in zip(tiles, firsts_HT[head], strict=True)]
+        return (head // call.heads_a_group if call.heads_a_group > 1 else 0), near_T
 
-    runs = (list(run) for _, run in itertools.groupby(range(call.heads), key=key))
-    return [range(run[0], run[-1] + 1) for run in runs]
+    runs = []
+    for (_, near_T), members in itertools.groupby(range(call.heads), key=key):
+        heads = list(members)
+        runs.append((range(heads[0], heads[-1] + 1), near_T))
+    return runs
 
 
 def _is_near(call: Call, tile: range, first_key: int) -> bool:
@@ -182,7 +188,7 @@ def _attend_near(call: Call, heads: range, rows: range, firsts_HT: list[list[int
 
 def _block(window: int) -> int:
     """A block as long as its window wastes half of the work ahead of the diagonal, a short one is slow."""
-    return min(256, max(32, 1 << (window // 4).bit_length()))
+    return min(LONGEST_BLOCK, max(32, 1 << (window // 4).bit_length()))
 
 
 def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> None:

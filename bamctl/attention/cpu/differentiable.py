@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bamctl.attention.cpu.exact import toeplitz_view
+from bamctl.attention.cpu.exact import is_ahead, toeplitz_view
 from bamctl.attention.priors import Prior, Uniform
 from bamctl.attention.ssmax import ssmax_factor
 
@@ -92,9 +92,7 @@ def _attend(
     # Written out: the fused kernel has no gradient for its mask.
     logits_BHCN = q_BHCD @ k_BHND.transpose(-1, -2) + bias_HCN
     if ahead:
-        x_C1 = torch.arange(queries - 1, -1, -1, device=w_HL.device)[:, None]
-        is_ahead_CA = torch.arange(1, ahead + 1, device=w_HL.device) > x_C1
-        logits_BHCN[..., -ahead:].masked_fill_(is_ahead_CA, -math.inf)
+        logits_BHCN[..., -ahead:].masked_fill_(is_ahead(queries, ahead, w_HL.device), -math.inf)
     out_BHCD: Tensor = logits_BHCN.softmax(dim=-1) @ v_BHND
     return out_BHCD
 

@@ -43,7 +43,7 @@ def attend_from(call: Call, heads: range, rows: range, first_key: int) -> Partia
             # Into rows: what multiplying a view of equal strides gives by itself need not lie in rows.
             tile_HCN = torch.mul(tile_HCN, t_HC.flip(1)[..., None], out=call.scratch(*tile_HCN.shape))
             if last_tile and ahead:  # after the factor, which may be 0 or negative
-                tile_HCN[..., -ahead:].masked_fill_(_is_ahead(chunk, ahead, w_HL.device), -math.inf)
+                tile_HCN[..., -ahead:].masked_fill_(is_ahead(chunk, ahead, w_HL.device), -math.inf)
         elif w_HL.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
             tile_HCN = tile_HCN.contiguous()
         seen = attend(q_BHCD, *call.keys_and_values(heads, first, stop), tile_HCN[None])
@@ -146,11 +146,11 @@ def _scaled_windows(bias_CM: Tensor, t_TC: Tensor, out_TCM: Tensor) -> Tensor:
     torch.mul(bias_CM.nan_to_num(neginf=0.0), t_TC[..., None], out=out_TCM)
     block = len(bias_CM)
     if block > 1:
-        out_TCM[..., 1 - block :].masked_fill_(_is_ahead(block, block - 1, bias_CM.device), -math.inf)
+        out_TCM[..., 1 - block :].masked_fill_(is_ahead(block, block - 1, bias_CM.device), -math.inf)
     return out_TCM
 
 
-def _is_ahead(queries: int, ahead: int, device: torch.device) -> Tensor:
+def is_ahead(queries: int, ahead: int, device: torch.device) -> Tensor:
     """Which of the `ahead` keys behind the first query lie ahead of each, ``[C, A]``, queries reversed."""
     x_C1 = torch.arange(queries - 1, -1, -1, device=device)[:, None]
     return torch.arange(1, ahead + 1, device=device) > x_C1

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bamctl.attention.cpu.call import Call
+from bamctl.attention.cpu.call import Call, split
 from bamctl.attention.cpu.partial import Partial, attend
 from bamctl.attention.priors import PowerLaw
 
@@ -131,7 +131,8 @@ def add_far_field(
     batch, size = call.q_BHQD.shape[0], call.q_BHQD.shape[-1]
     work, device = call.q_BHQD.dtype, call.q_BHQD.device
     wide = size + interpolation.terms
-    chunks = [range(start, min(start + CHUNK, rows.stop)) for start in range(rows.start, rows.stop, CHUNK)]
+    chunks = split(rows, CHUNK)
+    last_start = chunks[-1].start
     ends = [chunk.start - interpolation.near for chunk in chunks]
     q_BHCE = [_widened_queries(call, heads, chunk, interpolation.terms) for chunk in chunks]
     farthest_stop = max(ends)
@@ -150,15 +151,15 @@ def add_far_field(
         k_BHNE[:, :, : stop - first, :size] = k_BHND
         v_BHNE[:, :, : stop - first, :size] = v_BHND
         # The columns at y = (highest of all chunks) … (lowest), for keys in ascending order.
-        highest = rows.start + CHUNK // 2 - first + (chunks[-1].start - rows.start)
+        highest = last_start + CHUNK // 2 - first
         columns_HLM, level_H = _key_columns(
-            law, heads, highest, stop - first + chunks[-1].start - rows.start, interpolation, work
+            law, heads, highest, stop - first + last_start - rows.start, interpolation, work
         )
         for chunk, q, looks_from, end in zip(chunks, q_BHCE, firsts, ends, strict=True):
             begin, end = max(first, looks_from), min(stop, end)
             if begin >= end:
                 continue
-            at = chunks[-1].start - chunk.start + begin - first
+            at = last_start - chunk.start + begin - first
             here = slice(begin - first, end - first)
             k_BHNE[:, :, here, size:] = columns_HLM[:, at : at + end - begin]
             seen = attend(q, k_BHNE[:, :, here], v_BHNE[:, :, here])
