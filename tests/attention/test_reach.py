@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform
@@ -67,7 +67,8 @@ def _by_trying_all(
         whole = t if scaled and s is not None else 1.0
         limits.append(near - 2 * content * t / whole - needed / whole)
     limit = min(limits)
-    limit -= slack * (abs(near) + abs(limit))
+    if math.isfinite(limit):  # with a factor next to 0 no key is too far
+        limit -= slack * (abs(near) + abs(limit))
     for key in range(key_start, position + 1):
         if max(bias[: key - position - (key_start - last) + 1]) >= limit:
             return key
@@ -85,6 +86,17 @@ def _by_trying_all(
     position=st.integers(0, 200),
     queries=st.integers(1, 70),
     key_start=st.integers(0, 50),
+)
+@example(
+    log_alpha=0.0,
+    beta=0.0,
+    mu=0.0,
+    content=0.0,
+    s=2.2250738585072014e-308,  # the least normal one: what a key may lack of the bound is infinite
+    scaled=True,
+    position=40,
+    queries=1,
+    key_start=1,
 )
 def test_is_where_trying_all_keys_finds_it(
     log_alpha: float,
