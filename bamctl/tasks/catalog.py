@@ -10,6 +10,7 @@ from bamctl.errors import BadInput, did_you_mean
 from bamctl.locations import search_path
 from bamctl.tasks.base import Task
 from bamctl.tasks.passkey import PasskeySpec, PasskeyTask
+from bamctl.tasks.ruler.niah import NiahTask
 from bamctl.tasks.ruler.niah_spec import NiahSpec
 from bamctl.tasks.spec import TaskSpec
 from bamctl.tasks.tokenization import PromptTokenizer
@@ -68,10 +69,16 @@ def build_task(spec: TaskSpec, tokenizer: "PreTrainedTokenizerBase | PromptToken
     Raises:
         BadInput: the definition and the tokenizer do not go together.
     """
-    pieces = tokenizer if isinstance(tokenizer, PromptTokenizer) else PromptTokenizer(tokenizer)
+    pieces = (
+        tokenizer
+        if isinstance(tokenizer, PromptTokenizer)
+        else PromptTokenizer(tokenizer, chat=spec.apply_chat_template)
+    )
     match spec:
         case PasskeySpec():
             return PasskeyTask(spec, pieces)
+        case NiahSpec():
+            return NiahTask(spec, pieces)
         case _:
             raise TypeError(f"no task is made of a {type(spec).__name__}")
 

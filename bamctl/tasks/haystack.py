@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamctl.errors import BadInput
-from bamctl.tasks.tokenization import Ids, PromptTokenizer
+from bamctl.tasks.cache import Arrays, cached, digest_of
+from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
 
 LONGEST_SENTENCE = 1000
 """Characters. A longer stretch without an end is broken, so that a needle finds a place near its depth."""
+
+_VERSION = 1
+"""Of what is kept on the disk: rises whenever the same text would give other sentences or tokens."""
 
 _BLOCK = 16
 """Sentences that are checked at once for surviving decoding and encoding."""
@@ -104,13 +108,20 @@ class Haystack:
     """The first sentence that does not, together with the one behind it, survive decoding and encoding."""
 
     @classmethod
-    def of(cls, sentences: Sequence[str], tokenizer: PromptTokenizer) -> "Haystack":
-        """Tokenises sentences, each behind a space. Those that leave no token are dropped.
+    def of(
+        cls, sentences: Sequence[str], tokenizer: PromptTokenizer, *, behind: Sequence[str] = ANCHORS
+    ) -> "Haystack":
+        """Tokenises sentences. Those that leave no token are dropped.
+
+        Args:
+            sentences: each with the white space that joins it to its neighbours.
+            tokenizer: whose tokens are wanted.
+            behind: anchors, as `PromptTokenizer.continuations` takes them.
 
         Raises:
             BadInput: no sentence leaves a token, or one becomes a special token.
         """
-        pieces = [piece.ids for piece in tokenizer.continuations([" " + text for text in sentences])]
+        pieces = [piece.ids for piece in tokenizer.continuations(sentences, behind=behind)]
         pieces = [ids for ids in pieces if len(ids)]
         if not pieces:
             raise BadInput("the haystack's text leaves no token with this tokenizer; name another text file")
@@ -119,6 +130,40 @@ class Haystack:
             ends=np.concatenate([[0], np.cumsum([len(ids) for ids in pieces])]).astype(np.int64),
             first_unstable=_first_unstable(pieces, tokenizer),
         )
+
+    @classmethod
+    def kept(
+        cls,
+        sentences: Callable[[], Sequence[str]],
+        depends_on: Sequence[str],
+        tokenizer: PromptTokenizer,
+        *,
+        behind: Sequence[str] = ANCHORS,
+    ) -> "Haystack":
+        """`of`, out of the cache on the disk where it has these sentences for this tokenizer.
+
+        Args:
+            sentences: makes them, where they are not there yet.
+            depends_on: all that decides what `sentences` makes: names, versions, texts.
+            tokenizer, behind: see `of`.
+        """
+        key = digest_of("haystack", str(_VERSION), tokenizer.digest, *behind, "", *depends_on)
+        return cls.from_arrays(cached(key, lambda: cls.of(sentences(), tokenizer, behind=behind).arrays()))
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> "Haystack":
+        """The inverse of `arrays`."""
+        unstable = int(arrays["first_unstable"])
+        return cls(
+            token_ids=arrays["token_ids"],
+            ends=arrays["ends"],
+            first_unstable=None if unstable < 0 else unstable,
+        )
+
+    def arrays(self) -> Arrays:
+        """All of it, as what can be kept on the disk."""
+        unstable = -1 if self.first_unstable is None else self.first_unstable
+        return {"token_ids": self.token_ids, "ends": self.ends, "first_unstable": np.array(unstable)}
 
     @property
     def sentences(self) -> int:
@@ -140,10 +185,18 @@ class Haystack:
         repeats, rest = divmod(tokens, len(self.token_ids))
         return int(repeats) * self.sentences + int(np.searchsorted(self.ends, rest, side="right")) - 1
 
+    def tokens(self, start: int, stop: int) -> Ids:
+        """The tokens from one position on up to another."""
+        run, begin = divmod(start, len(self.token_ids))
+        end = stop - run * len(self.token_ids)
+        if end <= len(self.token_ids):
+            return self.token_ids[begin:end]
+        runs, rest = divmod(end, len(self.token_ids))
+        return np.concatenate([self.token_ids[begin:], *[self.token_ids] * (runs - 1), self.token_ids[:rest]])
+
     def first(self, sentences: int) -> Ids:
         """The tokens of so many sentences."""
-        tokens = self.start_of(sentences)
-        return np.tile(self.token_ids, -(-tokens // len(self.token_ids)))[:tokens]
+        return self.tokens(0, self.start_of(sentences))
 
     def is_stable(self, sentences: int) -> bool:
         """Whether so many sentences in a row survive decoding and encoding, their seams included.

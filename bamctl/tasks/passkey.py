@@ -22,7 +22,7 @@ from bamctl.errors import BadInput
 from bamctl.lengths import format_length
 from bamctl.tasks.haystack import Haystack, read_text, split_sentences
 from bamctl.tasks.prompt import Prompt
-from bamctl.tasks.spec import TaskSpec
+from bamctl.tasks.spec import TaskSpec, path_in_task_file
 from bamctl.tasks.tokenization import ANCHORS, Continuation, Ids, PromptTokenizer
 
 GARBAGE = "garbage"
@@ -51,17 +51,7 @@ class PasskeySpec(TaskSpec):
     @field_validator("haystack", mode="before")
     @classmethod
     def _from_the_files_folder(cls, haystack: object, info: ValidationInfo) -> object:
-        """A path in a task file counts from the file's folder, any other from the current folder."""
-        if isinstance(haystack, Path):
-            haystack = str(haystack)
-        if (
-            isinstance(haystack, str)
-            and haystack not in ("", GARBAGE)
-            and info.context
-            and haystack[0] != "~"
-        ):
-            return str(info.context["folder"] / haystack)
-        return haystack
+        return haystack if haystack == GARBAGE else path_in_task_file(haystack, info)
 
     @field_validator("information")
     @classmethod
@@ -129,7 +119,7 @@ class PasskeyTask:
         self._prefix = np.array(tokenizer.prefix, dtype=np.int32)
         self._description = tokenizer.opening(spec.description)
         self._question = tokenizer.continuations([" " + spec.question])[0].ids
-        self._haystack = Haystack.of(sentences, tokenizer)
+        self._haystack = Haystack.of([" " + sentence for sentence in sentences], tokenizer)
         first = np.concatenate([self._description, self._haystack.sentence(0)])
         self._opening_stable = tokenizer.are_stable([first], opening=True)[0]
         self._cuts: dict[int, tuple[Ids, bool]] = {}

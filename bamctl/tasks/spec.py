@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo
 
 
 class TaskSpec(BaseModel):
@@ -32,6 +33,8 @@ class TaskSpec(BaseModel):
     """Tokens that may be generated; null: two more than the answer has, enough to see that it ends."""
     length_includes_generation: bool = False
     """Whether a length counts `tokens_to_generate` too (RULER's convention) or the prompt alone."""
+    apply_chat_template: bool = False
+    """Whether the prompt is a user's message in the tokenizer's chat template."""
     prompt_version: Literal[1] = 1
     """Raised whenever the same definition would give other prompts than before."""
 
@@ -50,7 +53,10 @@ class TaskSpec(BaseModel):
 
     def resolved(self) -> dict[str, Any]:
         """The definition without prose, every file in it replaced by the SHA-256 of its bytes."""
-        return self.model_dump(mode="json", exclude=set(self.prose))
+        definition = self.model_dump(mode="json", exclude=set(self.prose))
+        if not self.apply_chat_template:  # younger than digests that are out in the world
+            del definition["apply_chat_template"]
+        return definition
 
     def note_differences(self, original: "TaskSpec") -> None:
         """Sets `variant` to what this definition has otherwise than `original`."""
@@ -64,3 +70,12 @@ class TaskSpec(BaseModel):
         """A field's value as one writes it in a task file."""
         value = getattr(self, field)
         return value if isinstance(value, str) else json.dumps(value)
+
+
+def path_in_task_file(path: object, info: ValidationInfo) -> object:
+    """A path in a task file counts from the file's folder, any other from the current folder."""
+    if isinstance(path, Path):
+        path = str(path)
+    if isinstance(path, str) and path and info.context and path[0] != "~":
+        return str(info.context["folder"] / path)
+    return path

@@ -25,6 +25,12 @@ Ids = NDArray[np.int32]
 ANCHORS = ("The sky is blue.", "The pass key is", "a", ".", "1")
 """Texts to stand before a piece, tried in this order: the ends of sentences and words that prompts have."""
 
+BEHIND_NEWLINE = ("The sky is blue.\n", "1\n", "a\n")
+"""Texts to stand before a piece at the start of a line."""
+
+_ASKED = "THE-USERS-MESSAGE"
+"""Stands for the user's message while a chat template is rendered."""
+
 _BATCH = 8192
 """Texts per call of the tokenizer: what it keeps for each token (offsets, strings, masks) is far larger than
 the ids, so that the batch bounds the memory of tokenising a large corpus."""
@@ -40,18 +46,42 @@ class Continuation:
     alone, and a prompt with them is not what the tokenizer would make of the prompt's text."""
 
 
-class PromptTokenizer:
-    """Tokens of the pieces of a prompt. Text is text here: what looks like a special token becomes none."""
+@dataclass(frozen=True, kw_only=True)
+class ChatFrame:
+    """What a chat template puts around one message of the user, as text."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+    before: str
+    behind: str
+    """Up to where the answer begins."""
+
+
+class PromptTokenizer:
+    """Tokens of the pieces of a prompt. Text is text here: what looks like a special token becomes none.
+
+    The tokens of a chat template alone are special.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat: bool = False) -> None:
         """Takes a tokenizer, fast or slow.
 
+        Args:
+            tokenizer: of transformers.
+            chat: whether prompts are a user's message in the tokenizer's chat template.
+
         Raises:
-            BadInput: the tokenizer's own special tokens cannot be told from the text between them.
+            BadInput: the tokenizer's own special tokens cannot be told from the text between them, or it has
+                no chat template that keeps a message as it is.
         """
         self.tokenizer = tokenizer
-        self.prefix: tuple[int, ...] = _leading_special_tokens(tokenizer)
-        """What the tokenizer itself puts before every text (BOS, [CLS]); empty where it puts nothing."""
+        self.chat = _chat_frame(tokenizer) if chat else None
+        """The chat template that prompts stand in; None where they are plain text."""
+        self.prefix: tuple[int, ...] = (
+            tuple(_encode_special(tokenizer, self.chat.before))
+            if self.chat
+            else _leading_special_tokens(tokenizer)
+        )
+        """What comes before every prompt: what the tokenizer itself puts there (BOS, [CLS]), or the chat
+        template up to the user's message; may be empty."""
         named = set(tokenizer.all_special_ids)
         self._special = {
             index: token.content
@@ -67,11 +97,39 @@ class PromptTokenizer:
         Raises:
             BadInput: the tokenizer makes a special token of the text.
         """
-        ids = np.array(self._encode([text])[0], dtype=np.int32)
+        if self.chat:
+            ids = self._behind(self.chat.before, text)
+        else:
+            ids = np.array(self._encode([text])[0], dtype=np.int32)
         marker = self._special_token_of(text, ids)
         if marker is not None:
             raise _special_token_error(marker)
         return ids
+
+    def closing(self, question: str, answer_prefix: str, *, behind: Sequence[str] = ANCHORS) -> Ids:
+        """Tokens of the end of a prompt: the question, what the chat template puts there, and the beginning
+        of the answer.
+
+        Raises:
+            BadInput: the tokenizer makes a special token of the texts.
+        """
+        if self.chat is None:
+            return self.continuations([question + answer_prefix], behind=behind)[0].ids
+        asked = self.continuations([question], behind=behind)[0].ids
+        framed = question + self.chat.behind
+        ids = self._behind(behind[0], framed + answer_prefix)
+        # A special token spelt out in the question would be one here; taken apart it keeps its own tokens.
+        if len(ids) >= len(asked) and (ids[: len(asked)] == asked).all():
+            return ids
+        return np.concatenate([asked, self._behind(question, self.chat.behind + answer_prefix)])
+
+    def _behind(self, before: str, text: str) -> Ids:
+        """Tokens of a text behind another one, special tokens among them."""
+        head = _encode_special(self.tokenizer, before)
+        ids = _encode_special(self.tokenizer, before + text)
+        if ids[: len(head)] != head:
+            head, ids = [], _encode_special(self.tokenizer, text)
+        return np.array(ids[len(head) :], dtype=np.int32)
 
     def continuations(self, texts: Sequence[str], *, behind: Sequence[str] = ANCHORS) -> list[Continuation]:
         """Tokens of texts that continue a prompt; each text carries its own leading space.
@@ -130,9 +188,12 @@ class PromptTokenizer:
             opening: the stretches stand at the start of a prompt, right behind `prefix`.
         """
         stable = self._survive(windows)
-        if not opening:
+        anchors = () if opening and self.chat is None else (ANCHORS[0], BEHIND_NEWLINE[0])
+        for anchor in anchors:
             failed = [index for index, survived in enumerate(stable) if not survived]
-            head = np.array(self._anchor(ANCHORS[0]), dtype=np.int32)
+            if not failed:
+                break
+            head = np.array(self._anchor(anchor), dtype=np.int32)
             anchored = [np.concatenate([head, windows[index]]) for index in failed]
             for index, survived in zip(failed, self._survive(anchored), strict=True):
                 stable[index] = survived
@@ -148,10 +209,13 @@ class PromptTokenizer:
         """SHA-256, in hex, of everything that decides how text becomes tokens.
 
         Of a fast tokenizer its serialised pipeline (less padding and truncation, which are never used here),
-        of a slow one its class, vocabulary and special tokens; and `prefix`.
+        of a slow one its class, vocabulary and special tokens; `prefix`; and what a chat template adds.
         """
         if self._digest is None:
-            text = json.dumps([_definition(self.tokenizer), self.prefix], sort_keys=True)
+            parts = [_definition(self.tokenizer), self.prefix]
+            if self.chat:
+                parts.append([self.chat.before, self.chat.behind])
+            text = json.dumps(parts, sort_keys=True)
             self._digest = hashlib.sha256(text.encode()).hexdigest()
         return self._digest
 
@@ -160,11 +224,11 @@ class PromptTokenizer:
             self._anchor_ids[anchor] = self._encode([anchor])[0]
         return self._anchor_ids[anchor]
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         rows: list[list[int]] = []
         for start in range(0, len(texts), _BATCH):
             encoded = self.tokenizer(
-                texts[start : start + _BATCH],
+                list(texts[start : start + _BATCH]),
                 add_special_tokens=False,
                 split_special_tokens=True,
                 return_attention_mask=False,
@@ -175,7 +239,11 @@ class PromptTokenizer:
         return rows
 
     def _survive(self, windows: Sequence[Ids]) -> list[bool]:
-        again = self._encode([self.decode(ids) for ids in windows])
+        texts = [self.decode(ids) for ids in windows]
+        if self.chat:
+            again = [_encode_special(self.tokenizer, text) for text in texts]
+        else:
+            again = self._encode(texts)
         return [ids.tolist() == encoded for ids, encoded in zip(windows, again, strict=True)]
 
 
@@ -191,6 +259,35 @@ def _leading_special_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, 
         f"the tokenizer {type(tokenizer).__name__} changes a text's tokens where it adds its special tokens;"
         " prompts need one that puts them before and behind"
     )
+
+
+def _chat_frame(tokenizer: "PreTrainedTokenizerBase") -> ChatFrame:
+    name = type(tokenizer).__name__
+    if not getattr(tokenizer, "chat_template", None):
+        raise BadInput(
+            f"this model's tokenizer ({name}) has no chat template; leave out --apply-chat-template"
+        )
+    try:
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _ASKED}], tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # whatever a template raises, jinja2's errors among it
+        raise BadInput(
+            f"the chat template of this model's tokenizer ({name}) fails: {' '.join(str(error).split())}"
+        ) from None
+    parts = str(rendered).split(_ASKED)
+    if len(parts) != 2:
+        raise BadInput(
+            f"the chat template of this model's tokenizer ({name}) does not render a user's message once, as"
+            " it is; leave out --apply-chat-template"
+        )
+    return ChatFrame(before=parts[0], behind=parts[1])
+
+
+def _encode_special(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Tokens of a text in which special tokens are spelt out."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
 
 
 def _special_token_error(marker: str) -> BadInput:

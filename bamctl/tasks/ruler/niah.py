@@ -1,0 +1,192 @@
+"""Needles in a haystack, in RULER's words: keys with values, of which some are asked for.
+
+The prompt is the template with the haystack in its place, and the beginning of the answer behind it.
+`layout` says where needles go, `fill` how long the haystack is.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bamctl.errors import BadInput
+from bamctl.lengths import format_length
+from bamctl.tasks.cache import digest_of
+from bamctl.tasks.fill import Source, fill
+from bamctl.tasks.haystack import Haystack
+from bamctl.tasks.prompt import Prompt
+from bamctl.tasks.ruler.corpora import essay_sentences
+from bamctl.tasks.ruler.distractors import DistractorPool
+from bamctl.tasks.ruler.layout import NeedlePrompt, essay_slots, line_slots
+from bamctl.tasks.ruler.niah_spec import NeedleType, NiahSpec
+from bamctl.tasks.ruler.words import DIGITS, draw_distinct, word_list
+from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, PromptTokenizer
+
+DEPTHS = np.round(np.linspace(0, 100, 40)).astype(int)
+"""RULER's depths in percent, of which each needle has one of its own."""
+
+UUID_CHARACTERS = 36
+
+_ENOUGH = 20_000
+"""Characters of essays in which their first sentence ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiahDraw:
+    """What chance decides of a sample: words, numbers and depths."""
+
+    queries: tuple[str, ...]
+    """The keys that are asked for, in the order of the question."""
+    answers: tuple[str, ...]
+    """Their values: of the first key all, then of the second one."""
+    needles: tuple[tuple[str, str, float], ...]
+    """Key, value and depth: those of the answers, in their order, then those that nobody asks for."""
+
+
+class NiahTask:
+    """RULER's needle prompts for one tokenizer. No key and no value occurs twice."""
+
+    def __init__(self, spec: NiahSpec, tokenizer: PromptTokenizer) -> None:
+        """Tokenises what all samples have in common.
+
+        Raises:
+            BadInput: the haystack's text is missing or leaves no token, or a piece becomes a special token.
+        """
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self._source: Source | None = None
+        self._distractors = DistractorPool(spec, tokenizer)
+        if spec.type_haystack == "essay":
+            self._source = _essays(spec, tokenizer)
+        elif spec.type_haystack != "needle":
+            self._source = _lines(spec, tokenizer)
+        self.shortest_length = self._shortest_length()
+
+    def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
+        """Makes one sample; see `bamctl.tasks.base.Task.build`.
+
+        The first needle that is asked for is the one at `depth`; the others have depths of RULER's, drawn
+        without replacement.
+        """
+        if not 0 <= depth <= 100:
+            raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
+        if length < self.shortest_length:
+            raise self._too_short(length, self.shortest_length)
+        drawn = self.draw(depth, rng)
+        generated = self.spec.tokens_to_generate
+        room = length - generated if self.spec.length_includes_generation else length
+        before, question, answer_prefix = self.spec.around(drawn.queries)
+        order = sorted(range(len(drawn.needles)), key=lambda index: drawn.needles[index][2])
+        prompt = NeedlePrompt(
+            before=before,
+            question=question,
+            answer_prefix=answer_prefix,
+            needles=tuple(self.spec.needle_text(*drawn.needles[index][:2]) for index in order),
+            depths=tuple(drawn.needles[index][2] for index in order),
+        )
+        source = self._source
+        if source is None:
+            keys = [key for key, _, _ in drawn.needles]
+            source = Source(self._distractors.haystack(room, without=keys, rng=rng))
+        slots = essay_slots if self.spec.type_haystack == "essay" else line_slots
+        filled = fill(partial(slots, prompt), source, self.tokenizer, room)
+        if isinstance(filled, int):
+            raise self._too_short(length, length + filled)
+        spans = dict(zip(order, filled.assembly.needles, strict=True))
+        answers = self.tokenizer.continuations(
+            [" " + answer for answer in drawn.answers], behind=(answer_prefix, *ANCHORS)
+        )
+        repeats = max(0, (filled.haystack_tokens - 1) // len(source.haystack.token_ids))
+        return Prompt(
+            token_ids=filled.assembly.token_ids(),
+            references=drawn.answers,
+            answer_ids=tuple(tuple(answer.ids.tolist()) for answer in answers),
+            needle_spans=tuple(spans[index] for index in range(len(spans))),
+            depths=tuple(float(depth) for _, _, depth in drawn.needles),
+            shared_prefix=min(start for start, _ in spans.values()),
+            haystack_repeats=repeats if self.spec.type_haystack == "essay" else 0,
+            roundtrip_stable=filled.assembly.is_stable() and answers[0].clean,
+            tokens_to_generate=generated,
+            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+        )
+
+    def draw(self, depth: float, rng: np.random.Generator) -> NiahDraw:
+        """The words, numbers and depths of a sample whose first needle is at `depth`."""
+        spec = self.spec
+        keys = draw_distinct(spec.type_needle_k, spec.keys, rng)
+        values = draw_distinct(spec.type_needle_v, spec.needles, rng)
+        # Drawn keys have no order of their own, so that the first ones are as good as any.
+        asked = spec.num_needle_q * spec.num_needle_v
+        # RULER never ends with more needles than its 40 depths; here each needle has one, as far apart.
+        grid = DEPTHS if spec.needles <= len(DEPTHS) else np.linspace(0, 100, spec.needles)
+        others = grid[np.abs(grid - depth).argsort(kind="stable")[1:]]
+        depths = [depth, *rng.permutation(others)[: spec.needles - 1].tolist()]
+        return NiahDraw(
+            queries=tuple(keys[: spec.num_needle_q]),
+            answers=tuple(values[:asked]),
+            needles=tuple(
+                (keys[index // spec.num_needle_v], value, where)
+                for index, (value, where) in enumerate(zip(values, depths, strict=True))
+            ),
+        )
+
+    def _too_short(self, length: int, shortest: int) -> BadInput:
+        return BadInput(
+            f"length {format_length(length)} is too short for {self.spec.name}: with this tokenizer the"
+            f" shortest that works is {max(shortest, self.shortest_length)} tokens"
+        )
+
+    def _shortest_length(self) -> int:
+        """The length that holds any draw, with no haystack: texts in parts, words at their longest."""
+        spec, mark = self.spec, "\0"
+        plain = spec.model_copy(update={"num_needle_k": 1})
+        needle = spec.needle_text(mark, mark)
+        around = "".join(plain.around([mark] * spec.num_needle_q))
+        key, value = self._longest(spec.type_needle_k), self._longest(spec.type_needle_v)
+        keys_in_needle = spec.needle.count("{key}")
+        needles = spec.needles * (
+            self._in_parts(" " + needle + "\n", mark)
+            + keys_in_needle * key
+            + (needle.count(mark) - keys_in_needle) * value
+        )
+        generated = spec.tokens_to_generate if spec.length_includes_generation else 0
+        chat = 0
+        if self.tokenizer.chat is not None:
+            chat = len(self.tokenizer.closing("", ""))
+        texts = self._in_parts(around, mark) + around.count(mark) * key
+        return len(self.tokenizer.prefix) + texts + chat + needles + spec.needles + 2 + generated
+
+    def _in_parts(self, text: str, mark: str) -> int:
+        return sum(len(piece.ids) for piece in self.tokenizer.continuations(text.split(mark)))
+
+    def _longest(self, kind: NeedleType) -> int:
+        """The most tokens that a key or value can take, and one where it joins the text around it."""
+        if kind == "numbers":
+            return DIGITS + 1
+        if kind == "uuids":
+            return UUID_CHARACTERS + 1
+        nouns = ["-" + noun for noun in word_list("noun")]
+        return 1 + sum(
+            max(len(piece.ids) for piece in self.tokenizer.continuations(words))
+            for words in (word_list("adjective"), nouns)
+        )
+
+
+def _essays(spec: NiahSpec, tokenizer: PromptTokenizer) -> Source:
+    text = spec.essay_text
+    haystack = Haystack.kept(
+        lambda: [" " + sentence for sentence in essay_sentences(text)],
+        ("essays", digest_of(text)),
+        tokenizer,
+    )
+    # Behind the template the first sentence has no space of its own. Splitting all of the text takes seconds.
+    start = essay_sentences(text[:_ENOUGH])
+    sentence = start[0] if len(start) > 1 else essay_sentences(text)[0]
+    first = tokenizer.continuations([sentence], behind=(*BEHIND_NEWLINE, *ANCHORS))[0]
+    return Source(haystack, first=first.ids)
+
+
+def _lines(spec: NiahSpec, tokenizer: PromptTokenizer) -> Source:
+    haystack = Haystack.of([spec.noise + "\n"], tokenizer, behind=BEHIND_NEWLINE)
+    run_on = tokenizer.continuations([" " + spec.noise])[0].ids
+    return Source(haystack, run_on=run_on)
