@@ -6,6 +6,12 @@ carries them inside it, under `bamctl/_shipped/`.
 
 from pathlib import Path
 
+DEFAULT_MODEL = "tiny-bam-ssmax"
+"""The checkpoint that runs where none is named."""
+
+RULER_MODEL = "small-bam-ssmax"
+"""The same for RULER's tasks."""
+
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -15,8 +15,9 @@ from bamctl.cli.doctor_command import doctor
 from bamctl.cli.models_command import models
 from bamctl.cli.passkey_command import passkey
 from bamctl.cli.report_command import report
+from bamctl.cli.ruler_command import ruler
 from bamctl.cli.run_command import run
-from bamctl.cli.tasks_command import tasks
+from bamctl.cli.tasks_command import export, tasks_or_command
 from bamctl.cli.train_command import train
 from bamctl.errors import BamctlError
 
@@ -71,8 +72,13 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-for command in (passkey, run, train, report, models, tasks, doctor):
+for command in (passkey, ruler, run, train, report, models):
     app.command()(_interruptible(command))
+tasks = typer.Typer(context_settings=app.info.context_settings, rich_markup_mode=None)
+tasks.callback(invoke_without_command=True)(_interruptible(tasks_or_command))
+tasks.command()(_interruptible(export))
+app.add_typer(tasks, name="tasks")
+app.command()(_interruptible(doctor))
 
 
 def main() -> None:

@@ -1,13 +1,12 @@
-"""What `bamctl passkey` and `bamctl run` share: check everything, run every model, print the table."""
+"""What the measuring commands share: check everything, run every model, print the table."""
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bamctl.cli.options import DEFAULT_LONGEST
+from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number
 from bamctl.errors import BadInput, did_you_mean
-from bamctl.lengths import doubling_lengths, parse_length, parse_lengths
+from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
 
 if TYPE_CHECKING:
     from bamctl.evaluation.run import EvaluationRequest, RunSummary
@@ -19,45 +18,27 @@ BACKENDS = ("native",)
 SHORTEST_IF_UNKNOWN = 512
 """Where the series of lengths begins for a checkpoint that does not say what it was trained at."""
 
-MOST = 1_000_000
-"""Of samples of a length, of prompts that run together."""
 
+def measure(
+    task_names: Sequence[str], overrides: Mapping[str, object | None], options: MeasureOptions
+) -> None:
+    """Runs tasks on each model, or explains what that would do; writes nothing before all has been checked.
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """The options as they were typed."""
-
-    models: list[str] | None
-    max_len: str | None
-    lengths: str | None
-    samples: int
-    depths: str
-    seed: int
-    backend: str
-    device: str
-    dtype: str
-    batch_size: int
-    share_prefixes: bool
-    patience: int | None
-    out: Path
-    explain: bool
-
-
-def measure(task_name: str, overrides: dict[str, object], options: MeasureOptions) -> None:
-    """Runs a task on each model, or explains what that would do; writes nothing before all has been checked.
+    Args:
+        task_names: names of tasks, or task files.
+        overrides: fields to have otherwise than the files say, in the tasks that use them; None: as they are.
+        options: all else.
 
     Raises:
-        BadInput: an option, a model or the task is not as it should be.
+        BadInput: an option, a model or a task is not as it should be.
         RunFailed: a run failed on its way; what was finished is kept.
     """
     _check_numbers(options)
 
     from bamctl.evaluation.depths import parse_depths
-    from bamctl.tasks.catalog import load_spec
 
     parse_depths(options.depths, options.samples)
-    spec = load_spec(task_name, **{name: value for name, value in overrides.items() if value is not None})
-    jobs = _prepare(spec, options)
+    jobs = _prepare(specs_of(task_names, overrides), options)
 
     from rich.console import Console
 
@@ -67,37 +48,55 @@ def measure(task_name: str, overrides: dict[str, object], options: MeasureOption
     from bamctl.evaluation.run import evaluate
 
     summaries = []
-    for checkpoint, task, request in jobs:
+    for checkpoint, tasks in jobs:
         backend = NativeBackend(
             checkpoint,
             device=options.device,
             dtype=options.dtype,
             share_prefixes=options.share_prefixes,
         )
-        if options.explain:
-            explain(backend, task, request, Console())
-        else:
-            with ProgressPrinter(backend, task, request) as progress:
-                summary = evaluate(backend, task, request, on_progress=progress.update)
-                progress.finish(summary)
-            summaries.append(summary)
-            del progress
+        for task, request in tasks:
+            if options.explain:
+                explain(backend, task, request, Console())
+            else:
+                with ProgressPrinter(backend, task, request) as progress:
+                    summary = evaluate(backend, task, request, on_progress=progress.update)
+                    progress.finish(summary)
+                summaries.append(summary)
+                del progress
         del backend  # with what it holds of the last prompts, before the next one takes memory
     if summaries:
         _print_results(summaries)
 
 
+def specs_of(task_names: Sequence[str], overrides: Mapping[str, object | None]) -> "list[TaskSpec]":
+    """The tasks' definitions, each with the overrides that it has a use for; None: as the file says.
+
+    Raises:
+        BadInput: no such task, or an override that is wrong or that no task has a use for.
+    """
+    from bamctl.tasks.catalog import load_spec
+
+    given = {field: value for field, value in overrides.items() if value is not None}
+    used: set[str] = set()
+    specs = []
+    for name in task_names:
+        fields = {field: value for field, value in given.items() if load_spec(name).uses(field)}
+        specs.append(load_spec(name, **fields))
+        used |= set(fields)
+    for field in given:
+        if field not in used:
+            option = field.replace("_", "-")
+            raise BadInput(f"--{option}: {', '.join(task_names)} has no use for it; leave it out")
+    return specs
+
+
 def _check_numbers(options: MeasureOptions) -> None:
     """What is wrong by itself is told before anything heavy is imported."""
-    limits: tuple[tuple[str, int | None, int, int], ...] = (
-        ("samples", options.samples, 1, MOST),
-        ("batch-size", options.batch_size, 1, MOST),
-        ("patience", options.patience, 1, MOST),
-        ("seed", options.seed, 0, 2**63 - 1),  # results hold it in 64 bits
-    )
-    for name, value, least, most in limits:
-        if value is not None and not least <= value <= most:
-            raise BadInput(f"--{name} {value}: must lie between {least} and {most}")
+    check_number("samples", options.samples, least=1)
+    check_number("batch-size", options.batch_size, least=1)
+    check_number("patience", options.patience, least=1)
+    check_number("seed", options.seed, least=0, most=2**63 - 1)  # results hold it in 64 bits
     if options.lengths is not None and options.max_len is not None:
         raise BadInput("--lengths and --max-len exclude each other; choose one")
     if options.lengths is not None:
@@ -109,39 +108,61 @@ def _check_numbers(options: MeasureOptions) -> None:
 
 
 def _prepare(
-    spec: "TaskSpec", options: MeasureOptions
-) -> list[tuple["Checkpoint", "Task", "EvaluationRequest"]]:
-    """Each model with its task and its request, checked as far as can be without reading weights."""
+    specs: "Sequence[TaskSpec]", options: MeasureOptions
+) -> "list[tuple[Checkpoint, list[tuple[Task, EvaluationRequest]]]]":
+    """Each model with its tasks and requests, checked as far as can be without reading weights."""
     from bamctl.backends.native import choose_device
-    from bamctl.evaluation.depths import parse_depths
-    from bamctl.evaluation.run import EvaluationRequest, check_request
-    from bamctl.models.loading import DEFAULT_MODEL, DTYPES, open_checkpoint
+    from bamctl.evaluation.run import check_request
+    from bamctl.models.loading import DTYPES, open_checkpoint
     from bamctl.tasks.catalog import build_task
+    from bamctl.tasks.tokenization import PromptTokenizer
 
     if options.dtype not in DTYPES:
         raise BadInput(f"--dtype {options.dtype!r} is not known{did_you_mean(options.dtype, DTYPES)}")
     choose_device(options.device)
     jobs = []
-    for name in dict.fromkeys(options.models or [DEFAULT_MODEL]):
+    for name in dict.fromkeys(options.models or []):
         checkpoint = open_checkpoint(name)
-        task = build_task(spec, checkpoint.tokenizer)
-        if options.lengths is not None:
-            lengths = parse_lengths(options.lengths)
-        else:
-            first = checkpoint.config.train_length or SHORTEST_IF_UNKNOWN
-            lengths = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
-        request = EvaluationRequest(
-            lengths=lengths,
-            samples=options.samples,
-            depths=parse_depths(options.depths, options.samples),
-            seed=options.seed,
-            batch_size=options.batch_size,
-            patience=options.patience,
-            out=options.out,
-        )
-        check_request(task, request, None, checkpoint.name)
-        jobs.append((checkpoint, task, request))
+        tokenizers = {
+            chat: PromptTokenizer(checkpoint.tokenizer, chat=chat)
+            for chat in dict.fromkeys(spec.apply_chat_template for spec in specs)
+        }
+        tasks = []
+        for spec in specs:
+            task = build_task(spec, tokenizers[spec.apply_chat_template])
+            request = _request(task, checkpoint, options)
+            check_request(task, request, None, checkpoint.name)
+            tasks.append((task, request))
+        jobs.append((checkpoint, tasks))
     return jobs
+
+
+def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) -> "EvaluationRequest":
+    """What is to be measured; of a series of lengths those that the task has prompts for."""
+    from bamctl.evaluation.depths import parse_depths
+    from bamctl.evaluation.run import EvaluationRequest
+
+    if options.lengths is not None:
+        lengths = parse_lengths(options.lengths)
+    else:
+        first = checkpoint.config.train_length or SHORTEST_IF_UNKNOWN
+        series = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
+        lengths = tuple(length for length in series if length >= task.shortest_length) or series[-1:]
+        if left_out := [format_length(length) for length in series if length < task.shortest_length]:
+            print(
+                f"{task.spec.name}: {', '.join(left_out)} left out, the shortest length that works with the"
+                f" tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
+                file=sys.stderr,
+            )
+    return EvaluationRequest(
+        lengths=lengths,
+        samples=options.samples,
+        depths=parse_depths(options.depths, options.samples),
+        seed=options.seed,
+        batch_size=options.batch_size,
+        patience=options.patience,
+        out=options.out,
+    )
 
 
 def _print_results(summaries: "list[RunSummary]") -> None:

@@ -11,6 +11,7 @@ def models() -> None:
 
     from bamctl.cli.listing import print_listing
     from bamctl.errors import BadInput
+    from bamctl.locations import RULER_MODEL
     from bamctl.models.loading import DEFAULT_MODEL, model_folders, open_checkpoint
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -23,7 +24,8 @@ def models() -> None:
         print("no checkpoint has a name here: bamctl train puts one below models/", file=sys.stderr)
         return
     for name, folder in folders.items():
-        shown = Text(f"{name} (default)" if name == DEFAULT_MODEL else name)
+        note = {DEFAULT_MODEL: " (default)", RULER_MODEL: " (default of ruler)"}.get(name, "")
+        shown = Text(name + note)
         where = Text(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
         try:
             checkpoint = open_checkpoint(str(folder))

@@ -1,22 +1,19 @@
 """The options that every measuring command has, spelled and explained once."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bamctl.errors import BadInput
+
 DEFAULT_LONGEST = "32k"
 
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help="Name or folder of a checkpoint; repeat it for several.",
-        show_default="tiny-bam-ssmax",
-    ),
-]
+Models = list[str] | None
 Lengths = Annotated[
     str | None,
     typer.Option(
@@ -40,8 +37,8 @@ Depths = Annotated[
     typer.Option(
         "--depths",
         metavar="DEPTHS",
-        help="Where needles go: equidistant, random, beginning, end, a number of equidistant depths,"
-        " or a list in percent such as 0,25,50 or 50%.",
+        help="Where needles go: equidistant, random, ruler (one of RULER's 40 depths, drawn), beginning, end,"
+        " a number of equidistant depths, or a list in percent such as 0,25,50 or 50%.",
     ),
 ]
 Digits = Annotated[
@@ -57,6 +54,49 @@ Haystack = Annotated[
         metavar="FILE",
         help="garbage, or a UTF-8 text file to hide the key in.",
         show_default="the task file's, garbage",
+    ),
+]
+Tasks = Annotated[
+    str,
+    typer.Option(
+        "--tasks",
+        metavar="TASKS",
+        help="RULER's tasks, by name or pattern, with commas between them: niah_single_1,vt,qa_*; or all.",
+    ),
+]
+Essays = Annotated[
+    str | None,
+    typer.Option(
+        "--essays",
+        metavar="PATH",
+        help="Text for the essay haystacks: a UTF-8 text file, a folder of *.txt and *.md files, or a JSON"
+        " file with the field text.",
+        show_default="RULER's own",
+    ),
+]
+TokensToGenerate = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens-to-generate",
+        metavar="N",
+        help="Tokens that may be generated for an answer.",
+        show_default="each task's own, 30 to 128",
+    ),
+]
+LengthIncludesGeneration = Annotated[
+    bool | None,
+    typer.Option(
+        "--length-includes-generation/--no-length-includes-generation",
+        help="Whether a length counts the tokens to generate too.",
+        show_default="it does, as in RULER",
+    ),
+]
+ApplyChatTemplate = Annotated[
+    bool | None,
+    typer.Option(
+        "--apply-chat-template/--no-apply-chat-template",
+        help="Ask in the tokenizer's chat template, whose tokens count.",
+        show_default="the task file's, no",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the keys.")]
@@ -89,3 +129,79 @@ Explain = Annotated[
         " time and memory.",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """The options as they were typed, in the order in which `--help` shows them."""
+
+    models: Models = None
+    max_len: MaxLen = None
+    lengths: Lengths = None
+    samples: Samples = 20
+    depths: Depths = "equidistant"
+    seed: Seed = 0
+    backend: BackendName = "native"
+    device: Device = "auto"
+    dtype: Dtype = "float32"
+    batch_size: BatchSize = 1
+    share_prefixes: SharePrefixes = True
+    patience: Patience = None
+    out: Out = Path("results")
+    explain: Explain = False
+
+
+def measuring(
+    *, default_model: str, depths: str = MeasureOptions.depths
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command every option of `MeasureOptions`, behind those of its own.
+
+    The command takes them as its keyword argument `chosen`.
+
+    Args:
+        default_model: what runs where no --model is given.
+        depths: the command's default of --depths.
+    """
+    kinds = get_type_hints(MeasureOptions, include_extras=True) | {
+        "models": Annotated[
+            Models,
+            typer.Option(
+                "--model",
+                "-m",
+                metavar="MODEL",
+                help="Name or folder of a checkpoint; repeat it for several.",
+                show_default=default_model,
+            ),
+        ]
+    }
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(MeasureOptions)}
+    defaults["depths"] = depths
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(**values: Any) -> None:
+            chosen = {name: values.pop(name) for name in defaults}
+            chosen["models"] = chosen["models"] or [default_model]
+            command(**values, chosen=MeasureOptions(**chosen))
+
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "chosen"]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[name])
+            for name, default in defaults.items()
+        ]
+        # typer reads both.
+        call.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+        return call
+
+    return decorate
+
+
+def check_number(option: str, value: int | None, *, least: int, most: int = 1_000_000) -> None:
+    """Checks an option's number; None was not typed.
+
+    Raises:
+        BadInput: it lies outside `least` … `most`.
+    """
+    if value is not None and not least <= value <= most:
+        raise BadInput(f"--{option} {value}: must lie between {least} and {most}")

@@ -43,9 +43,9 @@ def plan_samples(
 def _planned(spec: TaskSpec, length: int, sample: int, depths: DepthPolicy, seed: int) -> PlannedSample:
     depth = depths.depth(sample)
     definition = [
-        spec.digest, spec.prompt_version, seed, length, sample, "random" if depth is None else depth
+        spec.digest, spec.prompt_version, seed, length, sample, depths.text if depth is None else depth
     ]  # fmt: skip
     row_id = hashlib.sha256(json.dumps(definition).encode()).hexdigest()[:24]
     if depth is None:  # from a stream beside the sample's own, which stays the same for a fixed depth
-        depth = float(np.random.default_rng([int(row_id, 16), 1]).uniform(0, 100))
+        depth = depths.drawn(np.random.default_rng([int(row_id, 16), 1]))
     return PlannedSample(row_id=row_id, length=length, sample=sample, depth=depth)

@@ -20,14 +20,13 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from bamctl.errors import BadInput, did_you_mean
+from bamctl.locations import DEFAULT_MODEL as DEFAULT_MODEL
 from bamctl.locations import search_path
 from bamctl.models.config import BamConfig
 from bamctl.models.modeling import BamForCausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-DEFAULT_MODEL = "tiny-bam-ssmax"
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """A checkpoint's tokenizer lies in one of these, if it has any."""
@@ -118,6 +117,13 @@ def find_model(name_or_folder: str) -> Path:
     Raises:
         BadInput: neither the name of a checkpoint nor a folder that holds one.
     """
+    folder = _find_folder(name_or_folder)
+    if not (folder / "config.json").is_file():
+        raise BadInput(f"{folder} is no checkpoint: it has no config.json")
+    return folder
+
+
+def _find_folder(name_or_folder: str) -> Path:
     known = model_folders()
     if name_or_folder in known:
         return known[name_or_folder]
@@ -128,8 +134,6 @@ def find_model(name_or_folder: str) -> Path:
         exists = False
     if not exists:
         raise BadInput(f"there is no model {name_or_folder!r}{did_you_mean(name_or_folder, known)}")
-    if not (folder / "config.json").is_file():
-        raise BadInput(f"{folder} is no checkpoint: it has no config.json")
     return folder
 
 
@@ -228,6 +232,16 @@ def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> 
                 f"{folder}: weight {name} is {list(stored[name])}, config.json asks for {list(wanted[name])}"
             )
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def open_tokenizer(name_or_folder: str) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a checkpoint, by its name or folder; nothing else of it is read.
+
+    Raises:
+        BadInput: no such folder, or no tokenizer in it.
+    """
+    tokenizer: PreTrainedTokenizerBase = _read_tokenizer(_find_folder(name_or_folder))
+    return tokenizer
 
 
 def _read_tokenizer(folder: Path) -> Any:

@@ -1,5 +1,6 @@
 """Which tasks there are, and how a task's file becomes a task."""
 
+import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,14 @@ from bamctl.tasks.tokenization import PromptTokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+RULER_TASKS = (
+    *("niah_single_1", "niah_single_2", "niah_single_3"),
+    *("niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
+    *("niah_multivalue", "niah_multiquery"),
+    *("vt", "cwe", "fwe", "qa_1", "qa_2"),
+)
+"""RULER's thirteen, in its own order."""
+
 KINDS: dict[str, type[TaskSpec]] = {"passkey": PasskeySpec, "niah": NiahSpec}
 """What a file's field `task` may say, and the fields that follow from it."""
 
@@ -29,6 +38,24 @@ def task_files() -> dict[str, Path]:
         for file in folder.glob("*.yaml"):
             found.setdefault(file.stem, file)
     return dict(sorted(found.items()))
+
+
+def ruler_tasks(patterns: str) -> list[str]:
+    """The names of RULER's tasks that patterns with commas between them pick, in RULER's order, each once.
+
+    Raises:
+        BadInput: a pattern picks none.
+    """
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    if not wanted:
+        raise BadInput(f"--tasks {patterns!r} name no task; write all, or names such as niah_single_1,vt")
+    picked: set[str] = set()
+    for pattern in wanted:
+        found = RULER_TASKS if pattern == "all" else fnmatch.filter(RULER_TASKS, pattern)
+        if not found:
+            raise BadInput(f"RULER has no task {pattern!r}{did_you_mean(pattern, RULER_TASKS)}")
+        picked.update(found)
+    return [name for name in RULER_TASKS if name in picked]
 
 
 def load_spec(name_or_file: str, **overrides: object) -> TaskSpec:

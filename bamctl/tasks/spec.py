@@ -58,6 +58,10 @@ class TaskSpec(BaseModel):
             del definition["apply_chat_template"]
         return definition
 
+    def uses(self, field: str) -> bool:
+        """Whether a field decides anything of what is asked."""
+        return field in type(self).model_fields
+
     def note_differences(self, original: "TaskSpec") -> None:
         """Sets `variant` to what this definition has otherwise than `original`."""
         self._variant = " ".join(

@@ -30,7 +30,9 @@ def test_they_work_in_an_empty_folder_and_leave_it_empty(empty, call, command):
 def test_tasks_are_listed(empty, call):
     outcome = call("tasks")
     assert outcome.err == ""
-    assert any(line.startswith("passkey ") and "garbage" in line for line in outcome.out.splitlines())
+    rows = {line.split()[0]: line for line in outcome.out.splitlines()}
+    assert "the number that the information line gives" in rows["passkey"]
+    assert rows["niah_multikey_3"].split()[1] == "niah"
 
 
 def test_models_are_listed_the_broken_ones_with_what_is_wrong(folder, call):

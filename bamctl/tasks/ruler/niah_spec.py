@@ -14,7 +14,8 @@ from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
 from bamctl.tasks.spec import path_in_task_file
 
 NeedleType = Literal["numbers", "words", "uuids"]
-Count = Annotated[int, Field(ge=1, le=10_000)]
+MOST_NEEDLES = 10_000
+Count = Annotated[int, Field(ge=1, le=MOST_NEEDLES)]
 
 _SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
 """What RULER replaces in the template, in this order, where there is one value to find."""
@@ -63,11 +64,21 @@ class NiahSpec(RulerSpec):
         try:
             self.needle_text("key", "value")
             self.around(["key"])
-        except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(
-                f"template, answer_prefix or needle: {error} is no field of them; they have {{context}},"
-                " {query}, {key}, {value} and {type_needle_v}"
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            raise BadInput(
+                f"template, answer_prefix or needle: {error}: the fields of the first two are {{context}},"
+                " {query} and {type_needle_v}, of the needle {key}, {value} and {type_needle_v}; other braces"
+                " are doubled"
             ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _has_no_more_needles_than_can_be_told_apart(self) -> "NiahSpec":
+        if self.needles > MOST_NEEDLES:
+            raise BadInput(
+                f"num_needle_k and num_needle_q times num_needle_v: {self.needles} needles are too many; the most"
+                f" are {MOST_NEEDLES}"
+            )
         return self
 
     @cached_property
@@ -81,6 +92,10 @@ class NiahSpec(RulerSpec):
             return read_essays(self.essays)
         except BadInput as error:
             raise BadInput(f"{self.name}: essays: {error}") from None
+
+    def uses(self, field: str) -> bool:
+        """Whether a field decides anything: `essays` alone of what only some haystacks have can be left out."""
+        return super().uses(field) and (field != "essays" or self.type_haystack == "essay")
 
     def resolved(self) -> dict[str, Any]:
         """The definition without prose; of essays that are asked for the SHA-256 of their text."""
