@@ -17,6 +17,7 @@ from bamctl.cli.passkey_command import passkey
 from bamctl.cli.report_command import report
 from bamctl.cli.ruler_command import ruler
 from bamctl.cli.run_command import run
+from bamctl.cli.score_command import score
 from bamctl.cli.tasks_command import export, tasks_or_command
 from bamctl.cli.train_command import train
 from bamctl.errors import BamctlError
@@ -72,7 +73,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-for command in (passkey, ruler, run, train, report, models):
+for command in (passkey, ruler, run, train, report, score, models):
     app.command()(_interruptible(command))
 tasks = typer.Typer(context_settings=app.info.context_settings, rich_markup_mode=None)
 tasks.callback(invoke_without_command=True)(_interruptible(tasks_or_command))

@@ -63,7 +63,8 @@ class ProgressPrinter:
             self._bar.update(
                 self._row,
                 completed=self._estimate.samples_done,
-                description=f"{length} {progress.done}/{progress.samples}, {progress.right} right",
+                description=f"{length} {progress.done}/{progress.samples},"
+                f" {_how_right(progress, f'{progress.right}')}",
                 figures=self._estimate.text(),
             )
         if progress.skipped:
@@ -73,7 +74,8 @@ class ProgressPrinter:
             speed = "found" if rate is None else f"{rate:,.0f} tokens/s"
             ends = self._bar is not None or not self._estimate.seconds_left()
             left = "" if ends else f", {self._estimate.left_text()}"
-            self._say(f"  {length}: {progress.right}/{progress.samples} right, {speed}{left}")
+            right = _how_right(progress, f"{progress.right}/{progress.samples}")
+            self._say(f"  {length}: {right}, {speed}{left}")
 
     def finish(self, summary: RunSummary) -> None:
         """Says what this call added."""
@@ -168,6 +170,13 @@ class TimeLeft:
         if seconds is None:
             return "time left unknown"
         return f"{words_for_seconds(seconds)} left"
+
+
+def _how_right(progress: RunProgress, right: str) -> str:
+    """``9/10 right``, or the mean of the scores where that is what counts."""
+    if progress.metric == "exact":
+        return f"{right} right"
+    return f"recall {100 * progress.score_sum / progress.done:.0f}%" if progress.done else "recall -"
 
 
 def words_for_seconds(seconds: float) -> str:

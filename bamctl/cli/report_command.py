@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT = Path("results")
+THRESHOLD = 85.6
 PUBLISHED = "reference"
 
 
@@ -27,8 +28,17 @@ def report(
         ),
     ] = None,
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="With each accuracy its n and its 95% Wilson interval.")
+        bool, typer.Option("--intervals", help="With each score its n and its 95% Wilson interval.")
     ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            metavar="PERCENT",
+            help="Score from which a length counts as effective.",
+            show_default=f"RULER's, {THRESHOLD}",
+        ),
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="One line a run and length, every column.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="A LaTeX tabular (booktabs).")] = False,
@@ -41,17 +51,26 @@ def report(
         typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
     ] = None,
 ) -> None:
-    """Show accuracy against length. A row for each run, a column for each length."""
+    """Show scores against length. A row for each run, a column for each length.
+
+    Scores are exact answers, or RULER's own score of its tasks. Where a model has several of RULER's tasks
+    they are averaged as RULER does.
+    """
     formats = [
         f"--{name}" for name, chosen in (("csv", csv), ("markdown", markdown), ("latex", latex)) if chosen
     ]
     if len(formats) > 1:
         raise BadInput(f"{' and '.join(formats)} exclude each other; choose one")
+    if threshold is not None and not 0 < threshold <= 100:
+        raise BadInput(f"--threshold {threshold:g}: must be a percentage above 0, at most 100")
+    if threshold is not None and csv:
+        raise BadInput("--threshold has no effect on --csv, which has no effective lengths; leave one out")
 
     from rich.console import Console
 
     from bamctl.report.export import to_csv, to_latex, to_markdown
-    from bamctl.report.table import build_table, select_runs
+    from bamctl.report.runs import select_runs
+    from bamctl.report.table import build_table
     from bamctl.results.store import accuracy_table, load_samples
 
     where = _own_results() if paths is None else paths
@@ -62,14 +81,15 @@ def report(
     accuracy = select_runs(accuracy, tasks=task or [], models=model or [])
     if accuracy.empty:
         raise BadInput("no results of these tasks by these models; leave out --task or --model")
+    percent = THRESHOLD if threshold is None else threshold
     if csv:
         sys.stdout.write(to_csv(accuracy))
     elif markdown:
-        sys.stdout.write(to_markdown(build_table(accuracy), intervals=intervals))
+        sys.stdout.write(to_markdown(build_table(accuracy, threshold=percent / 100), intervals=intervals))
     elif latex:
-        sys.stdout.write(to_latex(build_table(accuracy), intervals=intervals))
+        sys.stdout.write(to_latex(build_table(accuracy, threshold=percent / 100), intervals=intervals))
     else:
-        print_accuracy(accuracy, Console(), intervals=intervals)
+        print_accuracy(accuracy, Console(), intervals=intervals, threshold=percent)
 
 
 def _own_results() -> list[Path]:
@@ -86,9 +106,11 @@ def _hint_at_published(paths: list[Path] | None) -> str:
     )
 
 
-def print_accuracy(accuracy: "pd.DataFrame", console: "Console", *, intervals: bool = False) -> None:
-    """Prints rows of ACCURACY_SCHEMA as the table of accuracy against length."""
+def print_accuracy(
+    accuracy: "pd.DataFrame", console: "Console", *, intervals: bool = False, threshold: float = THRESHOLD
+) -> None:
+    """Prints rows of ACCURACY_SCHEMA as the table of scores against length; the threshold is in percent."""
     from bamctl.report.table import build_table
     from bamctl.report.terminal import print_table
 
-    print_table(build_table(accuracy), console, intervals=intervals)
+    print_table(build_table(accuracy, threshold=threshold / 100), console, intervals=intervals)

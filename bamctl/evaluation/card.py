@@ -112,6 +112,8 @@ def _data(recipe: Recipe) -> Iterator[str]:
             f"- in {recipe.data.distractor_share:.0%} of the haystacks numbers that nobody asks for,"
             " so that not every number is an answer"
         )
+    if recipe.data.held_out_nouns:
+        yield f"- {recipe.data.held_out_nouns:.0%} of the nouns that keys are made of are in no example"
     jitter = recipe.log_length_jitter
     if jitter is not None:
         yield (

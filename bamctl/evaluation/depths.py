@@ -15,8 +15,8 @@ _NAMED = {"beginning": 0.0, "end": 100.0}
 class DepthPolicy:
     """A rule that gives every sample its depth, 0 (start of the haystack) to 100 (its end).
 
-    `values` are taken in turn. None draws each sample's depth from its own random stream: out of `choices`, or
-    out of all depths where there are none.
+    `values` are taken in turn. None draws each sample's depth from its own random stream: one of `choices`,
+    or of all depths where there are none.
     """
 
     text: str

@@ -12,7 +12,7 @@ from bamctl.backends.base import Backend, Completion
 from bamctl.errors import BadInput, RunFailed
 from bamctl.evaluation.depths import DepthPolicy
 from bamctl.evaluation.plan import PlannedSample, plan_samples
-from bamctl.evaluation.scores import exact_match, recall
+from bamctl.evaluation.scores import Metric, exact_match, recall, score
 from bamctl.lengths import format_length
 from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
 from bamctl.results.store import RunStore
@@ -33,7 +33,7 @@ class EvaluationRequest:
     batch_size: int = 1
     """Prompts that run together. They have one length, so that nothing is padded."""
     patience: int | None = None
-    """Skip the lengths behind this many at zero accuracy in a row; None skips none."""
+    """Skip the lengths behind this many with a score of zero in a row; None skips none."""
     out: Path = Path("results")
 
 
@@ -49,6 +49,10 @@ class Progress:
     samples: int
     right: int
     """Of the done ones, how many are an exact match."""
+    metric: Metric
+    """What the task's score is."""
+    score_sum: float
+    """The scores of the done ones together: `right`, or the sum of their recalls, as `metric` says."""
     seconds: float
     """What this batch took in the backend."""
     ran: int
@@ -139,7 +143,8 @@ def evaluate(
         seed=request.seed,
     )
     with RunStore.open(request.out, identity, facts) as store:
-        run = _Run(backend, task, request, store, {**identity.columns(), **facts.columns()}, on_progress)
+        columns = {**identity.columns(), **facts.columns(), "metric": task.spec.metric}
+        run = _Run(backend, task, request, store, columns, on_progress)
         row_ids = frozenset(sample.row_id for row in plan.values() for sample in row)
         found = len(store.done() & row_ids)
         zeros = 0
@@ -175,18 +180,21 @@ class _Run:
         self.ran = 0
         stored = store.rows()
         stored = stored[stored["status"] == "done"]
-        self.exact = dict(zip(stored["row_id"], stored["exact"].astype(bool), strict=True))
+        self.exact: dict[str, bool] = {}
+        self.scores: dict[str, float] = {}
+        for row_id, exact, recalled in zip(*(stored[c] for c in ("row_id", "exact", "recall")), strict=True):
+            self._note(row_id, bool(exact), float(recalled))
 
     def pending(self, samples: Sequence[PlannedSample]) -> list[PlannedSample]:
         """Those that are not done yet, the deepest needle first.
 
         Neighbours in this order have the longest beginning in common, which a backend may then read once.
         """
-        missing = [sample for sample in samples if sample.row_id not in self.exact]
+        missing = [sample for sample in samples if sample.row_id not in self.scores]
         return sorted(missing, key=lambda sample: -sample.depth)
 
-    def measure(self, length: int, samples: Sequence[PlannedSample]) -> int:
-        """Runs what is missing of one length; how many of its samples are right, earlier ones included."""
+    def measure(self, length: int, samples: Sequence[PlannedSample]) -> float:
+        """Runs what is missing of one length; the sum of its samples' scores, earlier ones included."""
         self._tell(length, samples, seconds=0.0, ran=0)
         for batch in _batches(self.pending(samples), self.request.batch_size):
             started_at = datetime.now(UTC)
@@ -210,11 +218,12 @@ class _Run:
                 self._store_done(sample, prompt, completion, started_at)
             seconds = sum(c.prefill_seconds + c.decode_seconds for c in completions)
             self._tell(length, samples, seconds=seconds, ran=len(batch))
-        return sum(self.exact[sample.row_id] for sample in samples)
+        return sum(self.scores[sample.row_id] for sample in samples)
 
     def skip(self, length: int, samples: Sequence[PlannedSample], patience: int) -> None:
         """Writes down that a length was not run, and why; what an earlier run did of it stays."""
-        reason = f"accuracy was 0 at {patience} shorter lengths in a row, which is where patience ended"
+        what = "accuracy" if self.task.spec.metric == "exact" else "recall"
+        reason = f"{what} was 0 at {patience} shorter lengths in a row, which is where patience ended"
         for sample in self.pending(samples):
             columns = self._columns(sample, datetime.now(UTC))
             self.store.append(SampleRow(**columns, status="skipped", error=reason))
@@ -223,14 +232,16 @@ class _Run:
     def _store_done(
         self, sample: PlannedSample, prompt: Prompt, completion: Completion, started_at: datetime
     ) -> None:
-        exact = exact_match(completion.text, prompt.references)
+        metric = self.task.spec.metric
+        exact = exact_match(completion.text, prompt.references, metric)
+        recalled = recall(completion.text, prompt.references, metric)
+        columns = {**self._columns(sample, started_at), **_prompt_columns(prompt)}
         row = SampleRow(
-            **self._columns(sample, started_at),
-            **_prompt_columns(prompt),
+            **columns,
             status="done",
             prediction=completion.text,
             exact=exact,
-            recall=recall(completion.text, prompt.references),
+            recall=recalled,
             answer_logprob=completion.answer_logprob,
             completion_tokens=len(completion.token_ids),
             finish_reason=completion.finish_reason,
@@ -240,8 +251,12 @@ class _Run:
             peak_memory_bytes=completion.peak_memory_bytes,
         )
         self.store.append(row)
-        self.exact[sample.row_id] = exact
+        self._note(sample.row_id, exact, recalled)
         self.ran += 1
+
+    def _note(self, row_id: str, exact: bool, recalled: float) -> None:
+        self.exact[row_id] = exact
+        self.scores[row_id] = score(exact, recalled, self.task.spec.metric)
 
     def _columns(self, sample: PlannedSample, started_at: datetime) -> dict[str, Any]:
         return {
@@ -264,7 +279,7 @@ class _Run:
         ran: int,
         skipped: bool = False,
     ) -> None:
-        done = [self.exact[sample.row_id] for sample in samples if sample.row_id in self.exact]
+        done = [sample.row_id for sample in samples if sample.row_id in self.scores]
         self.on_progress(
             Progress(
                 model=self.backend.model.name,
@@ -272,7 +287,9 @@ class _Run:
                 length=length,
                 done=len(done),
                 samples=len(samples),
-                right=sum(done),
+                right=sum(self.exact[row_id] for row_id in done),
+                metric=self.task.spec.metric,
+                score_sum=sum(self.scores[row_id] for row_id in done),
                 seconds=seconds,
                 ran=ran,
                 skipped=skipped,
@@ -282,11 +299,13 @@ class _Run:
 
 def _prompt_columns(prompt: Prompt) -> dict[str, Any]:
     return {
+        "depth": prompt.depths,
         "prompt_tokens": len(prompt.token_ids),
         "needle_start": tuple(start for start, _ in prompt.needle_spans),
         "haystack_repeats": prompt.haystack_repeats,
         "roundtrip_stable": prompt.roundtrip_stable,
         "prompt_digest": prompt.digest,
+        "chat_prefix": prompt.chat_prefix,
         "references": prompt.references,
     }
 

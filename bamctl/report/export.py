@@ -1,4 +1,4 @@
-"""The accuracy table as text for other programs: CSV, Markdown, LaTeX."""
+"""The table of scores as text for other programs: CSV, Markdown, LaTeX."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,9 @@ def to_latex(table: AccuracyTable, *, intervals: bool = False) -> str:
             "\\toprule",
             _latex_row(header),
             "\\midrule",
-            *map(_latex_row, body),
+            *map(_latex_row, body[: len(table.rows)]),
+            *(["\\midrule"] if table.averages else []),
+            *map(_latex_row, body[len(table.rows) :]),
             "\\bottomrule",
             "\\end{tabular}",
             "",

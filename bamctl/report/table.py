@@ -1,43 +1,36 @@
-"""The table of accuracy against length: one row a run, one column a length.
+"""The table of scores against length: one row a run, one column a length, and RULER's averages below.
 
 This is the table's content; `terminal` and `export` give it its looks.
 """
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from bamctl.errors import BadInput, did_you_mean
 from bamctl.lengths import format_length
-from bamctl.results.statistics import effective_length
+from bamctl.report.averages import task_averages
+from bamctl.report.runs import name_runs, sorted_runs
+from bamctl.results.statistics import effective_length, length_averages
 
 RULER_THRESHOLD = 0.856
-"""Accuracy from which RULER counts a length as effective: Llama-2-7B's at 4k (arXiv 2404.06654)."""
+"""Score from which RULER counts a length as effective: Llama-2-7B's at 4k (arXiv 2404.06654)."""
 
 NO_DATA, SKIPPED, FAILED = "-", "skip", "fail"
-
-_CONDITIONS = {
-    "task": "{}",
-    "variant": "{}",
-    "depth_policy": "depths {}",
-    "backend": "{}",
-    "dtype": "{}",
-    "seed": "seed {}",
-}
-"""What beside the model tells runs apart, and how it is written, in the order of writing."""
+LENGTH_AVERAGES = ("Avg.", "wAvg (inc)", "wAvg (dec)")
+"""RULER's averages over lengths, as `length_averages` gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A run at one length; accuracy and its interval are shares, None where no sample is done."""
+    """A run at one length; score and its interval are shares, None where no sample is done."""
 
     n: int
-    accuracy: float | None
-    ci_low: float | None
-    ci_high: float | None
+    score: float | None
+    low: float | None
+    high: float | None
+    cut_off: int
     skipped: int
     failed: int
 
@@ -47,45 +40,88 @@ class Row:
     """A run; `cells` has an entry a length of the table, None where the run does not have it."""
 
     label: str
+    task: str
+    metric: str
     train_length: int | None
     cells: tuple[Cell | None, ...]
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """The score at each length of the table."""
+        return tuple(None if cell is None else cell.score for cell in self.cells)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageRow:
+    """A model's mean over several of RULER's tasks."""
+
+    label: str
+    train_length: int | None
+    scores: tuple[float | None, ...]  # at each length of the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyTable:
     """The table, and what its runs have in common."""
 
+    subject: str  # what rows are told apart by first: "model", or "task" where all are of one model
     lengths: tuple[int, ...]  # tokens, ascending
     rows: tuple[Row, ...]
+    averages: tuple[AverageRow, ...]
+    missing: tuple[str, ...]  # a sentence for each average that there is not
     common: tuple[str, ...]  # conditions that all runs share, as they are written
     threshold: float
 
     def header(self) -> list[str]:
         """The columns' names."""
-        return ["model", *self._train(["train"]), *map(format_length, self.lengths), "effective"]
+        averages = LENGTH_AVERAGES if self.averages else ()
+        lengths = map(format_length, self.lengths)
+        return [self.subject, *self._train(["train"]), *lengths, "effective", *averages]
+
+    @property
+    def first_length(self) -> int:
+        """The column of the first length."""
+        return 1 + len(self._train([""]))
+
+    def scores(self) -> list[tuple[float | None, ...]]:
+        """The scores at each length of the rows that have some, in the order of `body`."""
+        return [*(row.scores for row in self.rows), *(average.scores for average in self.averages)]
 
     def body(self, *, intervals: bool, separator: str = " ") -> list[list[str]]:
-        """The rows' texts, and a last row with n where it differs and the cells do not say it.
+        """The rows' texts, averages behind them, and a last row with n where it differs and no cell says it.
 
         Args:
             intervals: whether cells say their n and their interval.
-            separator: what stands between a cell's accuracy and its interval.
+            separator: what stands between a cell's score and its interval.
         """
-        whole = all(abs(100 * a - round(100 * a)) < 1e-9 for a in self._accuracies())
+        scores = [score for row in self.rows for score in row.scores if score is not None]
+        whole = all(abs(100 * score - round(100 * score)) < 1e-9 for score in scores)
+        blank = [""] * len(LENGTH_AVERAGES) if self.averages else []
         texts = []
         for row in self.rows:
             cells = [_cell_text(cell, whole, separator if intervals else None) for cell in row.cells]
-            train = format_length(row.train_length) if row.train_length is not None else NO_DATA
-            texts.append([row.label, *self._train([train]), *cells, self._effective(row)])
+            texts.append([row.label, *self._train_of(row), *cells, self._effective(row.scores), *blank])
+        for average in self.averages:
+            cells = [NO_DATA if score is None else _percent(score, whole=False) for score in average.scores]
+            over_lengths = length_averages(self._by_length(average.scores))
+            texts.append(
+                [
+                    average.label,
+                    *self._train_of(average),
+                    *cells,
+                    self._effective(average.scores),
+                    *(_percent(mean, whole=False) for mean in over_lengths),
+                ]
+            )
         if not intervals and len(self._counts(self.lengths)) > 1:
             counts = [_range(self._counts([length])) for length in self.lengths]
-            texts.append(["n", *self._train([""]), *counts, ""])
+            texts.append(["n", *self._train([""]), *counts, "", *blank])
         return texts
 
     def caption(self, *, intervals: bool) -> list[str]:
         """What a reader has to know, a sentence or two an entry."""
         counts = self._counts(self.lengths)
-        what = "Exact answers in %"
+        what = self._what_counts()
         if intervals:
             what += ", with the 95% Wilson interval and the number of samples n"
         elif len(counts) == 1:
@@ -96,30 +132,52 @@ class AccuracyTable:
         source = " (RULER)" if self.threshold == RULER_THRESHOLD else ""
         lines.append(
             f"{what}. Effective: the longest length up to which every tested one has at least"
-            f" {_percent(self.threshold, whole=False)}%{source}; >= where none has less."
+            f" {100 * self.threshold:.6g}%{source}; >= where none has less."
         )
-        cells = [cell for row in self.rows for cell in row.cells]
-        marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: "not part of the run"}
-        shown = {_cell_text(cell, True, None) for cell in cells}
-        if legend := [f"{mark}: {meaning}" for mark, meaning in marks.items() if mark in shown]:
-            lines.append(", ".join(legend) + ".")
-        skipped, failed = (
-            sum(getattr(cell, count) for cell in cells if cell is not None and cell.n)
-            for count in ("skipped", "failed")
-        )
-        if skipped or failed:
+        if self.averages:
             lines.append(
-                f"Not counted, at lengths where others are done: {skipped} skipped, {failed} failed."
+                "Averages are RULER's: over tasks at each length, and of these over lengths, plain (Avg.) or"
+                " with weights that rise (inc) or fall (dec) linearly with the length's rank."
             )
-        return lines
+        lines += self.missing
+        return [*lines, *self._legend(), *self._not_counted(), *self._cut_off()]
+
+    def _legend(self) -> list[str]:
+        marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: "not part of the run"}
+        shown = {_cell_text(cell, True, None) for row in self.rows for cell in row.cells}
+        legend = [f"{mark}: {meaning}" for mark, meaning in marks.items() if mark in shown]
+        return [", ".join(legend) + "."] if legend else []
+
+    def _not_counted(self) -> list[str]:
+        cells = [cell for row in self.rows for cell in row.cells if cell is not None and cell.n]
+        skipped, failed = sum(cell.skipped for cell in cells), sum(cell.failed for cell in cells)
+        if not skipped and not failed:
+            return []
+        return [f"Not counted, at lengths where others are done: {skipped} skipped, {failed} failed."]
+
+    def _cut_off(self) -> list[str]:
+        """Of RULER's tasks alone: the answer to a passkey has hardly more tokens than are generated."""
+        rows = [row for row in self.rows if row.metric != "exact"]
+        cells = [cell for row in rows for cell in row.cells if cell is not None]
+        cut_off, n = sum(cell.cut_off for cell in cells), sum(cell.n for cell in cells)
+        if not cut_off:
+            return []
+        whose = "" if len(rows) == len(self.rows) else " to RULER's tasks"
+        return [f"Cut off by the limit of tokens to generate: {cut_off} of {n} answers{whose}."]
+
+    def _what_counts(self) -> str:
+        exact = list(dict.fromkeys(row.task for row in self.rows if row.metric == "exact"))
+        if all(row.metric == "exact" for row in self.rows):
+            return "Exact answers in %"
+        if not exact:
+            return "RULER's score (recall) in %"
+        return f"Exact answers in % ({', '.join(exact)}), RULER's score (recall) in % (the other tasks)"
 
     def _train(self, column: list[str]) -> list[str]:
         return column if any(row.train_length is not None for row in self.rows) else []
 
-    def _accuracies(self) -> list[float]:
-        return [
-            c.accuracy for row in self.rows for c in row.cells if c is not None and c.accuracy is not None
-        ]
+    def _train_of(self, row: Row | AverageRow) -> list[str]:
+        return self._train([NO_DATA if row.train_length is None else format_length(row.train_length)])
 
     def _counts(self, lengths: Iterable[int]) -> list[int]:
         """The different n > 0 at these lengths, ascending."""
@@ -127,12 +185,12 @@ class AccuracyTable:
         cells = [row.cells[column] for row in self.rows for column in columns]
         return sorted({cell.n for cell in cells if cell is not None and cell.n})
 
-    def _effective(self, row: Row) -> str:
-        tested = {
-            length: cell.accuracy
-            for length, cell in zip(self.lengths, row.cells, strict=True)
-            if cell is not None and cell.accuracy is not None
-        }
+    def _by_length(self, scores: Sequence[float | None]) -> dict[int, float]:
+        pairs = zip(self.lengths, scores, strict=True)
+        return {length: score for length, score in pairs if score is not None}
+
+    def _effective(self, scores: Sequence[float | None]) -> str:
+        tested = self._by_length(scores)
         if not tested:
             return NO_DATA
         effective = effective_length(tested, self.threshold)
@@ -141,81 +199,56 @@ class AccuracyTable:
         return f"{'>=' if effective == max(tested) else ''}{format_length(effective)}"
 
 
-def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
-    """The rows whose task and model are among those named; an empty list selects all.
-
-    Where each name fits a row but no row fits all, nothing is selected.
-
-    Args:
-        accuracy: rows of ACCURACY_SCHEMA.
-        tasks: names of tasks, or patterns such as ``niah_*``.
-        models: names of models, or patterns.
-
-    Raises:
-        BadInput: a name or pattern fits no row.
-    """
-    selected = accuracy
-    for column, patterns in (("task", tasks), ("model", models)):
-        known = set(accuracy[column])
-        chosen: set[str] = set()
-        for pattern in patterns:
-            fitting = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-            if not fitting:
-                raise BadInput(f"no results of {column} {pattern!r}{did_you_mean(pattern, known)}")
-            chosen |= fitting
-        if patterns:
-            selected = selected[selected[column].isin(chosen)]
-    return selected
-
-
 def build_table(accuracy: pd.DataFrame, *, threshold: float = RULER_THRESHOLD) -> AccuracyTable:
-    """Arranges the accuracy of runs as a table.
+    """Arranges the scores of runs as a table.
 
     Args:
         accuracy: rows of ACCURACY_SCHEMA.
-        threshold: accuracy, 0 … 1, from which a length counts as effective.
+        threshold: score, 0 … 1, from which a length counts as effective.
     """
     lengths = tuple(sorted(int(length) for length in accuracy["length"].unique()))
-    runs = accuracy.drop_duplicates("run_id").sort_values([*_CONDITIONS, "model", "run_id"])
-    differing = [column for column in _CONDITIONS if runs[column].nunique() > 1]
-    common = [
-        _CONDITIONS[column].format(value)
-        for column in _CONDITIONS
-        if column not in differing and (value := runs[column].iloc[0] if len(runs) else "") != ""
-    ]
+    runs = sorted_runs(accuracy)
+    naming = name_runs(runs)
     cells = {
         (record["run_id"], int(record["length"])): _cell(record) for record in accuracy.to_dict("records")
     }
+    labels = [naming.label(run) for run in runs]
     rows = [
         Row(
-            label=label,
-            train_length=None if pd.isna(train_length) else int(train_length),
-            cells=tuple(cells.get((run_id, length)) for length in lengths),
+            label=f"{label}, run {run['run_id']}" if labels.count(label) > 1 else label,
+            task=run["task"],
+            metric=run["metric"],
+            train_length=_train_length(run),
+            cells=tuple(cells.get((run["run_id"], length)) for length in lengths),
         )
-        for label, run_id, train_length in zip(
-            _labels(runs, differing), runs["run_id"], runs["train_length"], strict=True
+        for label, run in zip(labels, runs, strict=True)
+    ]
+    averages, missing = [], []
+    for average in task_averages(accuracy):
+        if average.missing:
+            of = naming.label(average.run, instead_of_task=f"{average.tasks} tasks")
+            missing.append(f"No average over {of}: {average.missing}.")
+            continue
+        averages.append(
+            AverageRow(
+                label=naming.label(average.run, instead_of_task=f"average of {average.tasks} tasks"),
+                train_length=_train_length(average.run),
+                scores=tuple(average.scores.get(length) for length in lengths),
+            )
         )
-    ]
-    return AccuracyTable(lengths=lengths, rows=tuple(rows), common=tuple(common), threshold=threshold)
+    return AccuracyTable(
+        subject=naming.subject,
+        lengths=lengths,
+        rows=tuple(rows),
+        averages=tuple(averages),
+        missing=tuple(missing),
+        common=naming.common,
+        threshold=threshold,
+    )
 
 
-def _labels(runs: pd.DataFrame, differing: Sequence[str]) -> list[str]:
-    """A label a run: its model and the conditions in which these runs differ, and no others.
-
-    A model's digest is added where several models have one name, the run_id where all that is shown is equal.
-    """
-    digests = runs.groupby("model")["model_digest"].nunique()
-    labels = []
-    for run in runs.to_dict("records"):
-        name = str(run["model"])
-        if digests[run["model"]] > 1:
-            name += f" @{str(run['model_digest']).rpartition(':')[2][:7]}"
-        parts = [_CONDITIONS[column].format(run[column]) for column in differing if run[column] != ""]
-        labels.append(" ".join(", ".join([name, *parts]).split()))
-    return [
-        f"{label}, run {run_id}" if labels.count(label) > 1 else label
-        for label, run_id in zip(labels, runs["run_id"], strict=True)
-    ]
+def _train_length(run: Mapping[Any, Any]) -> int | None:
+    return None if pd.isna(run["train_length"]) else int(run["train_length"])
 
 
 def _cell(record: dict[Any, Any]) -> Cell:
@@ -224,9 +257,10 @@ def _cell(record: dict[Any, Any]) -> Cell:
 
     return Cell(
         n=int(record["n"]),
-        accuracy=share("accuracy"),
-        ci_low=share("ci_low"),
-        ci_high=share("ci_high"),
+        score=share("score"),
+        low=share("score_low"),
+        high=share("score_high"),
+        cut_off=int(record["cut_off"]),
         skipped=int(record["skipped"]),
         failed=int(record["failed"]),
     )
@@ -236,12 +270,12 @@ def _cell_text(cell: Cell | None, whole: bool, separator: str | None) -> str:
     """A cell's text; with its n and interval behind `separator` where that is not None."""
     if cell is None:
         return NO_DATA
-    if cell.accuracy is None:
+    if cell.score is None:
         return FAILED if cell.failed else SKIPPED
-    text = _percent(cell.accuracy, whole=whole)
-    if separator is None or cell.ci_low is None or cell.ci_high is None:
+    text = _percent(cell.score, whole=whole)
+    if separator is None or cell.low is None or cell.high is None:
         return text
-    return f"{text} n={cell.n}{separator}[{100 * cell.ci_low:.0f}, {100 * cell.ci_high:.0f}]"
+    return f"{text} n={cell.n}{separator}[{100 * cell.low:.0f}, {100 * cell.high:.0f}]"
 
 
 def _percent(share: float, *, whole: bool) -> str:

@@ -1,4 +1,4 @@
-"""The accuracy table on a console: at any width, with or without colours."""
+"""The table of scores on a console: at any width, with or without colours."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bamctl.report.table import AccuracyTable, Cell
+from bamctl.report.table import AccuracyTable
 
 SCALE = ("#00224e", "#31446b", "#5e616e", "#a69d75", "#d2c060", "#fee838")
 """Backgrounds from 0 to 100%: cividis, which is read in the same order by every kind of colour vision."""
@@ -16,9 +16,9 @@ _FIRST_BRIGHT = 3  # from this step on the writing is dark
 _GAP = 2  # blank columns between two lengths, half of them on either side of the text
 
 
-def accuracy_style(accuracy: float) -> str:
-    """A rich style for an accuracy of 0 … 1. Writing and background are both set, so any theme will do."""
-    step = min(int(accuracy * (len(SCALE) - 1)), len(SCALE) - 1)  # the last colour is for 100% alone
+def score_style(score: float) -> str:
+    """A rich style for a score of 0 … 1. Writing and background are both set, so any theme will do."""
+    step = min(int(score * (len(SCALE) - 1)), len(SCALE) - 1)  # the last colour is for 100% alone
     return f"{_DARK if step >= _FIRST_BRIGHT else _LIGHT} on {SCALE[step]}"
 
 
@@ -30,7 +30,7 @@ def print_table(table: AccuracyTable, console: Console, *, intervals: bool = Fal
     """
     header = table.header()
     body = table.body(intervals=intervals, separator="\n")
-    first = len(header) - 1 - len(table.lengths)  # the first length's column
+    first, scores = table.first_length, table.scores()
     widths = [
         max(len(line) for text in column for line in text.split("\n")) + _GAP
         for column in zip(header, *body, strict=True)
@@ -44,12 +44,14 @@ def print_table(table: AccuracyTable, console: Console, *, intervals: bool = Fal
             title = _padded(header[column], widths[column], "bold")
             grid.add_column(title, width=widths[column], no_wrap=True)
         for number, texts in enumerate(body):
-            cells: Sequence[Cell | None] = table.rows[number].cells if number < len(table.rows) else ()
+            if not any(texts[column] for column in block):
+                continue  # averages over lengths, of which the rows of runs have none
+            shades = scores[number] if number < len(scores) else ()
             line = [Text(texts[0])]
             for column in block:
                 at = column - first
-                cell = cells[at] if 0 <= at < len(cells) else None
-                style = "" if cell is None or cell.accuracy is None else accuracy_style(cell.accuracy)
+                score = shades[at] if 0 <= at < len(shades) else None
+                style = "" if score is None else score_style(score)
                 line.append(_padded(texts[column], widths[column], style))
             grid.add_row(*line)
         console.print(grid, crop=False)

@@ -14,7 +14,7 @@ from bamctl.errors import BadInput
 from bamctl.results.files import reason
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import read_journal
-from bamctl.results.schema import SAMPLE_SCHEMA, SCHEMA_VERSION, STATUSES, VERSION_KEY
+from bamctl.results.schema import EARLIER, SAMPLE_SCHEMA, SCHEMA_VERSION, STATUSES, VERSION_KEY
 
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.parquet"
@@ -29,8 +29,8 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         columns: the columns to read; all by default.
 
     Returns:
-        A table of SAMPLE_SCHEMA, or of its part that `columns` names. Columns that the file lacks and
-        that may be null are null.
+        A table of SAMPLE_SCHEMA, or of its part that `columns` names. Columns that a file of an earlier
+        version lacks are null, or what EARLIER says.
 
     Raises:
         BadInput: the file cannot be read, is no table of samples, or was written by a later version.
@@ -46,13 +46,15 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                     f"{path}: written by a later bamctl (schema {version}, this one reads up to"
                     f" {SCHEMA_VERSION}); upgrade bamctl"
                 )
-            lacking = [f.name for f in SAMPLE_SCHEMA if not f.nullable and f.name not in found.names]
+            needed = [field.name for field in SAMPLE_SCHEMA if not field.nullable]
+            lacking = [name for name in needed if name not in found.names and name not in EARLIER]
             if lacking:
                 raise BadInput(f"{path}: not a table of samples, it has no column {lacking[0]}")
             table = file.read(columns=[name for name in names if name in found.names])
         for name in names:
             if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
+                value = pa.scalar(EARLIER.get(name), schema.field(name).type)
+                table = table.append_column(name, pa.repeat(value, len(table)))
         return table.select(names).cast(schema)
     except FileNotFoundError:
         return schema.empty_table()

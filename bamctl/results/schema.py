@@ -14,12 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
-"""Rises whenever a column changes its meaning, its type or its name."""
+SCHEMA_VERSION = 2
+"""Rises whenever a column changes its meaning, its type or its name, or older readers cannot do without it.
+
+2: `metric`, without which one kind of score would be taken for another, and `depth` is of every needle, no
+longer of the first one alone.
+"""
 
 VERSION_KEY = b"bamctl_schema_version"
 STATUSES = ("skipped", "failed", "done")
 """What may have become of a sample, weakest first: a later entry replaces an earlier one."""
+EARLIER: dict[str, str] = {"metric": "exact"}
+"""Columns that are never null and that files of earlier versions lack: what these files mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +109,7 @@ class SampleRow:
     status: str
     started_at: datetime
     bamctl_version: str
+    metric: str = EARLIER["metric"]
     error: str | None = None
     depth: tuple[float, ...] | None = None
     prompt_tokens: int | None = None
@@ -110,6 +117,7 @@ class SampleRow:
     haystack_repeats: int | None = None
     roundtrip_stable: bool | None = None
     prompt_digest: str | None = None
+    chat_prefix: str | None = None
     references: tuple[str, ...] | None = None
     prediction: str | None = None
     exact: bool | None = None
@@ -177,8 +185,9 @@ _RUN = [
     _column("ssmax", _flag, "whether attention is scaled by ln n (Scalable Softmax)"),
     _column("train_length", _integer, "context length in training, where known", unit="tokens", null=True),
     _column("task", _text, "the task's name"),
+    _column("metric", _text, "the task's score: exact, string_match_all or string_match_part"),
     _column("variant", _text, "deviations from the task's file, empty for none"),
-    _column("depth_policy", _text, "how needle depths were chosen: equidistant:N, a list in %, or random"),
+    _column("depth_policy", _text, "how depths were chosen: equidistant:N, a list in %, random, or ruler"),
     _column("backend", _text, "what ran the model: native"),
     _column("dtype", _text, "number format of weights and activations"),
     _column("seed", _integer, "the run's seed"),
@@ -202,10 +211,11 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("haystack_repeats", _integer, "times the haystack's text had to be started again", null=True),
         _column("roundtrip_stable", _flag, "the prompt decoded and encoded is the same tokens", null=True),
         _column("prompt_digest", _text, "digest of the prompt's token ids", null=True),
+        _column("chat_prefix", _text, "what a chat template put before the question", null=True),
         _column("references", pa.list_(_text), "the right answers", null=True),
         _column("prediction", _text, "what the model wrote", null=True),
         _column("exact", _flag, "the answer, and nothing but the answer, at the start", null=True),
-        _column("recall", _real, "share of the references found in the prediction", unit="0…1", null=True),
+        _column("recall", _real, "RULER's score: references found in the prediction", unit="0…1", null=True),
         _column("answer_logprob", _real, "log-probability of the reference answer", unit="nats", null=True),
         _column("completion_tokens", _integer, "tokens that were generated", unit="tokens", null=True),
         _column("finish_reason", _text, "why generation ended: stop or length", null=True),
@@ -237,6 +247,10 @@ ACCURACY_SCHEMA: pa.Schema = pa.schema(
         _column("ci_low", _real, "lower end of accuracy's 95% Wilson interval", unit="0…1", null=True),
         _column("ci_high", _real, "upper end of accuracy's 95% Wilson interval", unit="0…1", null=True),
         _column("mean_recall", _real, "mean recall", unit="0…1", null=True),
+        _column("score", _real, "accuracy if the metric is exact, else mean_recall", unit="0…1", null=True),
+        _column("score_low", _real, "lower end of score's 95% Wilson interval", unit="0…1", null=True),
+        _column("score_high", _real, "upper end of score's 95% Wilson interval", unit="0…1", null=True),
+        _column("cut_off", _integer, "answers that ended because their tokens did", unit="samples"),
         _column("mean_answer_logprob", _real, "mean answer_logprob where known", unit="nats", null=True),
         _column("prefill_seconds", _real, "mean time to read a prompt", unit="seconds", null=True),
         _column("decode_seconds", _real, "mean time to write an answer", unit="seconds", null=True),

@@ -9,13 +9,20 @@ import pandas as pd
 from bamctl.results.frames import empty_frame
 from bamctl.results.schema import ACCURACY_SCHEMA, RUN_COLUMNS
 
+_ROUNDING = 1e-9
+"""By so much may a mean of scores miss what it is exactly."""
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+
+def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval for a proportion (E. B. Wilson, JASA 22, 1927).
 
     With p = successes / n and z the normal quantile of the confidence:
     (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike the textbook interval it holds for
     few samples and for proportions of 0 and 1.
+
+    `successes` may also be the sum of n scores of 0 … 1, such as recall: with a mean of p their variance is
+    at most p(1-p), which is what it is where each of them is 0 or 1. So the interval is conservative then:
+    wider than it had to be, never narrower.
 
     Returns:
         The interval's lower and upper end, within 0 … 1.
@@ -36,22 +43,39 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     return low, high
 
 
-def effective_length(accuracies: Mapping[int, float], threshold: float) -> int | None:
-    """The longest length up to which every tested length has an accuracy of at least `threshold`.
+def effective_length(scores: Mapping[int, float], threshold: float) -> int | None:
+    """The longest length up to which every tested length has a score of at least `threshold`.
 
     Args:
-        accuracies: tested length in tokens → accuracy.
+        scores: tested length in tokens → accuracy, or mean recall.
         threshold: between 0 and 1; RULER's (arXiv 2404.06654, section 4) is 0.856.
 
     Returns:
         The length in tokens; None where nothing was tested, or the shortest length is below the threshold.
     """
     longest = None
-    for length in sorted(accuracies):
-        if accuracies[length] < threshold:
+    for length in sorted(scores):
+        if scores[length] < threshold - _ROUNDING:
             break
         longest = length
     return longest
+
+
+def length_averages(scores: Mapping[int, float]) -> tuple[float, float, float]:
+    """RULER's three averages over lengths (arXiv 2404.06654, section 4): Avg., wAvg. (inc) and wAvg. (dec).
+
+    Of L lengths the shortest has weight 1 and the longest L, or the other way round; the plain average weighs
+    them alike.
+
+    Args:
+        scores: length in tokens → score; at least one.
+    """
+    ranked = [scores[length] for length in sorted(scores)]
+    count = len(ranked)
+    whole = count * (count + 1) / 2
+    rising = sum(rank * score for rank, score in enumerate(ranked, start=1)) / whole
+    falling = sum((count + 1 - rank) * score for rank, score in enumerate(ranked, start=1)) / whole
+    return sum(ranked) / count, rising, falling
 
 
 def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +91,12 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     if samples.empty:
         return empty_frame(ACCURACY_SCHEMA)
     keys = ["run_id", "length"]
-    samples = samples.assign(skipped=samples["status"] == "skipped", failed=samples["status"] == "failed")
+    samples = samples.assign(
+        skipped=samples["status"] == "skipped",
+        failed=samples["status"] == "failed",
+        cut_off=samples["finish_reason"] == "length",
+        score=samples["recall"].where(samples["metric"] != "exact", samples["exact"].astype("float64")),
+    )
     everything = samples.groupby(keys)
     done = samples[samples["status"] == "done"].groupby(keys)
 
@@ -76,16 +105,22 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     table["n"] = done.size().reindex(table.index, fill_value=0)
     table["exact_count"] = done["exact"].sum().reindex(table.index, fill_value=0)
     table["mean_recall"] = done["recall"].mean()
+    table["cut_off"] = done["cut_off"].sum().reindex(table.index, fill_value=0)
     table["mean_answer_logprob"] = done["answer_logprob"].mean()
     table["prefill_seconds"] = done["prefill_seconds"].mean()
     table["decode_seconds"] = done["decode_seconds"].mean()
     table["peak_memory_bytes"] = done["peak_memory_bytes"].max()
 
-    counts = list(zip(table["exact_count"], table["n"], strict=True))
-    intervals = [wilson_interval(int(k), int(n)) if n else (math.nan, math.nan) for k, n in counts]
-    table["accuracy"] = [k / n if n else math.nan for k, n in counts]
-    table["ci_low"] = [low for low, _ in intervals]
-    table["ci_high"] = [high for _, high in intervals]
+    scores = done["score"].sum().reindex(table.index, fill_value=0.0)
+    for sums, names in (
+        (table["exact_count"].astype("float64"), ("accuracy", "ci_low", "ci_high")),
+        (scores, ("score", "score_low", "score_high")),
+    ):
+        figures = [
+            (k / n, *wilson_interval(k, n)) if n else (math.nan,) * 3
+            for k, n in zip(sums.tolist(), table["n"].tolist(), strict=True)
+        ]
+        table[list(names)] = figures
 
     table = table.reset_index()[ACCURACY_SCHEMA.names]
     order = ["task", "variant", "depth_policy", "model", "backend", "dtype", "seed", "run_id", "length"]

@@ -14,7 +14,9 @@ def request(*lengths, samples=10):
     return EvaluationRequest(lengths=lengths, samples=samples, depths=parse_depths("random", samples))
 
 
-def told(length, done, *, seconds=0.0, ran=0, right=0, samples=10, skipped=False):
+def told(
+    length, done, *, seconds=0.0, ran=0, right=0, samples=10, skipped=False, metric="exact", score_sum=None
+):
     return Progress(
         model="m",
         task="passkey",
@@ -22,6 +24,8 @@ def told(length, done, *, seconds=0.0, ran=0, right=0, samples=10, skipped=False
         done=done,
         samples=samples,
         right=right,
+        metric=metric,
+        score_sum=float(right) if score_sum is None else score_sum,
         seconds=seconds,
         ran=ran,
         skipped=skipped,
@@ -177,6 +181,17 @@ def test_a_line_a_length_where_stderr_is_no_terminal(printer, capsys):
         "passkey (digits=7): 10 samples at each of 1000, 2k (2048) tokens; depths random; seed 0",
         "  1000: 9/10 right, 1,000 tokens/s",
         "  2k: skipped",
+    ]
+
+
+def test_for_ruler_s_tasks_the_mean_recall_is_told(printer, capsys):
+    with printer() as shown:
+        shown.update(told(1000, 0, metric="string_match_all"))
+        shown.update(told(1000, 10, seconds=5.0, ran=10, right=7, metric="string_match_all", score_sum=8.25))
+        shown.update(told(2048, 10, metric="string_match_part", score_sum=10.0))
+    assert capsys.readouterr().err.splitlines()[2:] == [
+        "  1000: recall 82%, 2,000 tokens/s",
+        "  2k: recall 100%, found",
     ]
 
 

@@ -1,18 +1,25 @@
 """A backend that needs no model, and what a run of it is measured with."""
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bamctl.backends.base import Completion, ModelDescription
 from bamctl.evaluation.depths import parse_depths
 from bamctl.evaluation.run import EvaluationRequest
+from bamctl.evaluation.scores import Metric
 from bamctl.models.training.tokenizer import train_tokenizer
 from bamctl.tasks.base import Task
 from bamctl.tasks.catalog import build_task, load_spec
+from bamctl.tasks.passkey import PasskeySpec
 from bamctl.tasks.prompt import Prompt
 
 
@@ -77,6 +84,38 @@ def task(tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]) ->
     return build_task(load_spec("passkey"), tokenizers[0])
 
 
+class TwoKeysSpec(PasskeySpec):
+    """Passkey, scored as RULER scores tasks with several answers."""
+
+    metric: ClassVar[Metric] = "string_match_all"
+
+
+class TwoKeys:
+    """Asks for the key of passkey and a word that nobody has told of; its prompts have a chat's beginning."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.spec = TwoKeysSpec(**task.spec.model_dump())
+        self.tokenizer = task.tokenizer
+        self.shortest_length = task.shortest_length
+
+    def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
+        prompt = self._task.build(length=length, depth=depth, rng=rng)
+        ((start, end),) = prompt.needle_spans
+        return replace(
+            prompt,
+            references=(*prompt.references, "word"),
+            depths=(*prompt.depths, 97.5),
+            needle_spans=((start, end), (end, end + 1)),
+            chat_prefix="<user>\n",
+        )
+
+
+@pytest.fixture
+def two_keys(task: Task) -> TwoKeys:
+    return TwoKeys(task)
+
+
 @pytest.fixture
 def backend(tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]) -> ScriptedBackend:
     return ScriptedBackend(tokenizers[0])
@@ -91,3 +130,12 @@ def request_for(tmp_path: Path) -> Callable[..., EvaluationRequest]:
         return EvaluationRequest(samples=samples, depths=parse_depths(depths, samples), **(values | fields))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def ruler_evaluate() -> ModuleType:
+    """RULER's own program that scores files, imported as it wants to be, but without its download."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["evaluate", "--data_dir", "unused"])
+        patch.setitem(sys.modules, "nltk", SimpleNamespace(data=SimpleNamespace(find=lambda name: name)))
+        return importlib.import_module("long_context_eval.eval.evaluate")

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from bamctl.errors import BadInput, RunFailed
-from bamctl.evaluation.run import evaluate
+from bamctl.evaluation.run import evaluate, run_identity
 from bamctl.results.store import RunStore, load_samples
 
 VOLATILE = ["started_at", "prefill_seconds", "decode_seconds", "peak_memory_bytes"]
@@ -33,8 +33,9 @@ def test_every_sample_of_the_grid_has_a_row_with_everything_in_it(backend, task,
     assert list(zip(rows["length"], rows["sample"], strict=True)) == [
         (length, sample) for length in (128, 256, 512) for sample in range(4)
     ]
-    assert rows.drop(columns="error").notna().all(axis=None)
-    assert rows["error"].isna().all()
+    assert rows.drop(columns=["error", "chat_prefix"]).notna().all(axis=None)
+    assert rows[["error", "chat_prefix"]].isna().all(axis=None)
+    assert set(rows["metric"]) == {"exact"}
     assert rows["row_id"].is_unique
     assert rows["prompt_digest"].is_unique
     assert set(rows["run_id"]) == {summary.run_id}
@@ -311,6 +312,7 @@ def test_progress_is_told_at_the_start_of_a_length_and_after_every_batch(backend
     told = []
     request = request_for(samples=3, batch_size=2, patience=1)
     evaluate(backend, task, request, on_progress=told.append)
+    assert all(p.metric == "exact" and p.score_sum == p.right for p in told)
     assert [(p.length, p.done, p.right, p.ran, p.seconds, p.skipped) for p in told] == [
         (128, 2, 2, 0, 0.0, False),
         (128, 3, 3, 1, 0.75, False),
@@ -347,3 +349,72 @@ def test_a_disk_that_fills_up_keeps_what_was_finished(backend, task, request_for
     with pytest.raises(RunFailed, match="No space left"):
         evaluate(backend, task, request_for())
     assert load_samples([tmp_path / "out"])["length"].tolist() == [128] * 3
+
+
+def test_a_task_of_ruler_s_is_scored_by_its_metric(backend, two_keys, request_for):
+    """The first of two answers is given: half of them, and not an exact answer."""
+    summary = evaluate(backend, two_keys, request_for(lengths=(128,)))
+    rows = load_samples([summary.folder])
+    asked = {prompt.digest: prompt for (prompt,) in backend.batches}
+    for row in rows.itertuples():
+        prompt = asked[row.prompt_digest]
+        assert (row.metric, row.exact, row.recall) == ("string_match_all", False, 0.5)
+        assert row.chat_prefix == "<user>\n"
+        assert list(row.depth) == list(prompt.depths) == [50.0 * row.sample, 97.5]
+        assert list(row.needle_start) == [start for start, _ in prompt.needle_spans]
+    accuracy = pd.read_parquet(summary.folder / "accuracy.parquet")
+    assert accuracy[["metric", "accuracy", "score"]].values.tolist() == [["string_match_all", 0.0, 0.5]]
+
+
+def test_progress_of_a_recall(backend, two_keys, request_for):
+    told = []
+    backend.right = lambda prompt: len(backend.batches) != 2
+    evaluate(backend, two_keys, request_for(lengths=(128,)), on_progress=told.append)
+    assert [(p.done, p.right, p.score_sum) for p in told] == [
+        (0, 0, 0),
+        (1, 0, 0.5),
+        (2, 0, 0.5),
+        (3, 0, 1.0),
+    ]
+    assert {p.metric for p in told} == {"string_match_all"}
+    told.clear()
+    evaluate(backend, two_keys, request_for(lengths=(128,)), on_progress=told.append)
+    assert [(p.done, p.score_sum) for p in told] == [(3, 1.0)]
+
+
+def test_patience_ends_where_the_recall_is_zero(backend, two_keys, request_for, tmp_path):
+    backend.right = at_length(128, 256)
+    evaluate(backend, two_keys, request_for(lengths=(128, 256, 512, 1024), patience=1))
+    rows = load_samples([tmp_path / "out"])
+    assert rows["status"].tolist() == ["done"] * 9 + ["skipped"] * 3
+    skipped = rows[rows["status"] == "skipped"]
+    assert all("recall was 0 at 1 shorter length" in error for error in skipped["error"])
+    assert [list(depth) for depth in skipped["depth"]] == [[0.0], [50.0], [100.0]]
+    assert skipped[["chat_prefix", "needle_start"]].isna().all(axis=None)
+
+
+def test_a_failed_row_has_every_needle_s_depth(backend, two_keys, request_for, tmp_path):
+    def fail(number):
+        raise RunFailed("scripted: out of memory")
+
+    backend.before = fail
+    with pytest.raises(RunFailed):
+        evaluate(backend, two_keys, request_for(lengths=(128,)))
+    (row,) = load_samples([tmp_path / "out"]).itertuples()
+    assert (row.status, list(row.depth), row.chat_prefix) == ("failed", [100.0, 97.5], "<user>\n")
+
+
+def test_a_task_without_needles_has_no_depth(backend, two_keys, request_for, monkeypatch):
+    build = two_keys.build
+    monkeypatch.setattr(
+        two_keys, "build", lambda **arguments: replace(build(**arguments), depths=(), needle_spans=())
+    )
+    summary = evaluate(backend, two_keys, request_for(lengths=(128,)))
+    rows = load_samples([summary.folder])
+    assert [(list(row.depth), list(row.needle_start)) for row in rows.itertuples()] == [([], [])] * 3
+
+
+def test_the_metric_is_no_part_of_a_run_s_identity(backend, task, two_keys, request_for, tmp_path):
+    """It follows from the task; runs of before it was a column keep their ids."""
+    request = request_for(lengths=(128,), samples=1)
+    assert run_identity(backend, task, request) == run_identity(backend, two_keys, request)

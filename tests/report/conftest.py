@@ -29,6 +29,7 @@ def make_run() -> Callable[..., pd.DataFrame]:
                     "ssmax": True,
                     "train_length": 512,
                     "task": "passkey",
+                    "metric": "exact",
                     "variant": "",
                     "depth_policy": "equidistant:20",
                     "backend": "native",
@@ -41,6 +42,10 @@ def make_run() -> Callable[..., pd.DataFrame]:
                     "ci_low": low,
                     "ci_high": high,
                     "mean_recall": exact / n if n else None,
+                    "score": exact / n if n else None,
+                    "score_low": low,
+                    "score_high": high,
+                    "cut_off": n,
                     "skipped": 20 if what == "skipped" else 0,
                     "failed": 20 if what == "failed" else 0,
                     **columns,
@@ -58,3 +63,38 @@ def two_models(make_run) -> pd.DataFrame:
     good = make_run(dict.fromkeys(lengths, (20, 20)), "a")
     fading = {length: (20 - power, 20) if power < 8 else "skipped" for power, length in enumerate(lengths)}
     return pd.concat([good, make_run(fading, "b", model="tiny-rope")], ignore_index=True)
+
+
+@pytest.fixture
+def make_ruler(make_run) -> Callable[..., pd.DataFrame]:
+    """A model's runs, from task → scores in % at 4k, 8k, …; of 20 samples 7 were cut off."""
+
+    def make(
+        tasks: Mapping[str, tuple[float | None, ...]], model: str = "tiny", **columns: Any
+    ) -> pd.DataFrame:
+        runs = []
+        for task, scores in tasks.items():
+            lengths = [4096 * 2**power for power in range(len(scores))]
+            what = {
+                length: "skipped" if score is None else (1, 20)
+                for length, score in zip(lengths, scores, strict=True)
+            }
+            run_id = f"{model}-{task}-{sorted(columns.items())}"
+            run = make_run(what, run_id, model=model, task=task, metric="string_match_all", **columns)
+            for row, score in enumerate(scores):
+                if score is not None:
+                    low, high = wilson_interval(score / 100 * 20, 20)
+                    run.loc[row, ["score", "score_low", "score_high"]] = score / 100, low, high
+                    run.loc[row, "cut_off"] = 7
+            runs.append(run)
+        return pd.concat(runs, ignore_index=True)
+
+    return make
+
+
+@pytest.fixture
+def three_tasks(make_ruler) -> pd.DataFrame:
+    """A model at 4k, 8k and 16k, out of RULER's order."""
+    return make_ruler(
+        {"vt": (80.0, 60.0, 40.0), "niah_single_1": (100.0, 90.0, 80.0), "niah_multiquery": (90.0, 60.0, 3.0)}
+    )

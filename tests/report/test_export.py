@@ -88,3 +88,17 @@ def test_in_latex_nothing_special_is_left_bare(make_run):
     assert not re.search(r"(?<!\\)[&%#_]", label)
     assert not re.search(r"[~^]", label)
     assert latex.split("\n")[0].startswith("% ")
+
+
+def test_averages_are_in_markdown_and_latex(three_tasks):
+    table = build_table(three_tasks)
+    *_, average = [cells_of_markdown(line) for line in to_markdown(table).split("\n") if line.startswith("|")]
+    assert average == table.body(intervals=False)[-1]
+    assert "Averages are RULER's" in to_markdown(table)
+    lines = to_latex(table).split("\n")
+    rows = [cells_of_latex(line) for line in lines if line.endswith(r"\\")]
+    assert rows[-1] == table.body(intervals=False)[-1]
+    assert lines.count(r"\midrule") == 2
+    assert lines[lines.index(r"\midrule", lines.index(r"\midrule") + 1) + 1].startswith(
+        "average of 3 tasks & "
+    )

@@ -8,8 +8,9 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bamctl.cli.report_command import print_accuracy, report
+from bamctl.cli.report_command import THRESHOLD, print_accuracy, report
 from bamctl.errors import BadInput
+from bamctl.report.table import RULER_THRESHOLD
 from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
 from bamctl.results.store import RunStore
 
@@ -119,6 +120,21 @@ def test_formats(call, tmp_path):
     assert "[30, 95]" in call("--markdown", "--intervals")
 
 
+def test_the_threshold_is_ruler_s_unless_another_is_asked_for(call, tmp_path):
+    assert THRESHOLD / 100 == RULER_THRESHOLD
+    make_results(tmp_path / "results")  # 75% at 512
+    for form in ([], ["--markdown"], ["--latex"]):
+        assert "85.6" in call(*form)
+        assert "(RULER)" in call(*form)
+        assert call(*form, "--threshold", "85.6") == call(*form)
+        changed = call(*form, "--threshold", "75")
+        assert "75%" in changed.replace("\\%", "%")
+        assert "(RULER)" not in changed
+    assert call("--threshold", "75").split("\n")[1].split()[-1] == ">=512"
+    assert call("--threshold", "75.1").split("\n")[1].split()[-1] == "<512"
+    assert call("--threshold", "100").split("\n")[1].split()[-1] == "<512"
+
+
 def test_filters(call, tmp_path):
     for model in ("one", "two"):
         for task in ("passkey", "niah_single_1"):
@@ -137,6 +153,10 @@ def test_filters(call, tmp_path):
         (["empty"], "no results in empty; bamctl passkey makes some"),
         (["made", "--task", "paskey"], "no results of task 'paskey' (did you mean passkey?)"),
         (["made", "--task", "niah", "--model", "tiny"], "no results of these tasks by these models"),
+        (["made", "--threshold", "0"], "--threshold 0: must be a percentage above 0, at most 100"),
+        (["made", "--threshold", "100.1"], "--threshold 100.1: must be a percentage above 0, at most 100"),
+        (["made", "--threshold", "nan"], "--threshold nan: must be a percentage above 0, at most 100"),
+        (["made", "--threshold", "90", "--csv"], "--threshold has no effect on --csv"),
         (["--csv", "--latex", "nowhere"], "--csv and --latex exclude each other; choose one"),
         (["--csv", "--markdown", "--latex"], "--csv and --markdown and --latex exclude each other"),
     ],

@@ -1,8 +1,7 @@
 import pandas as pd
 import pytest
 
-from bamctl.errors import BadInput
-from bamctl.report.table import build_table, select_runs
+from bamctl.report.table import build_table
 
 
 def labels(*runs):
@@ -109,7 +108,9 @@ def test_one_run_is_called_by_its_model(make_run):
     ("columns", "expected"),
     [
         ({"model": "other"}, ["other", "tiny"]),
-        ({"task": "niah_single_1"}, ["tiny, niah_single_1", "tiny, passkey"]),
+        ({"task": "niah_single_1"}, ["passkey", "niah_single_1"]),
+        ({"task": "niah_single_1", "model": "m"}, ["tiny, passkey", "m, niah_single_1"]),
+        ({"task": "niah_single_1", "seed": 1}, ["passkey, seed 0", "niah_single_1, seed 1"]),
         ({"variant": "haystack essays"}, ["tiny", "tiny, haystack essays"]),
         ({"depth_policy": "random"}, ["tiny, depths equidistant:20", "tiny, depths random"]),
         ({"backend": "vllm"}, ["tiny, native", "tiny, vllm"]),
@@ -140,31 +141,84 @@ def test_what_differs_is_not_in_the_caption(make_run):
     assert build_table(runs).caption(intervals=False)[0] == "passkey, depths equidistant:20, native, float32."
 
 
-@pytest.mark.parametrize(
-    ("tasks", "models", "runs"),
-    [
-        ([], [], "abc"),
-        (["passkey"], [], "ab"),
-        (["niah_*"], [], "c"),
-        (["passkey", "niah_single_1"], ["tiny"], "ac"),
-        ([], ["x[1]"], "b"),
-        (["niah_*"], ["x[1]"], ""),
-    ],
-)
-def test_runs_are_chosen_by_name_or_pattern(make_run, tasks, models, runs):
-    accuracy = pd.concat(
-        [
-            make_run({512: (1, 1)}, "a"),
-            make_run({512: (1, 1)}, "b", model="x[1]"),
-            make_run({512: (1, 1)}, "c", task="niah_single_1"),
-        ]
+def test_ruler_s_averages_stand_below_the_tasks_in_ruler_s_order(three_tasks):
+    table = build_table(three_tasks)
+    assert table.header() == [
+        *("task", "train", "4k", "8k", "16k", "effective", "Avg.", "wAvg (inc)", "wAvg (dec)")
+    ]
+    assert table.body(intervals=False) == [
+        ["niah_single_1", "512", "100", "90", "80", "8k", "", "", ""],
+        ["niah_multiquery", "512", "90", "60", "3", "4k", "", "", ""],
+        ["vt", "512", "80", "60", "40", "<4k", "", "", ""],
+        # (90 + 70 + 41) / 3, (1·90 + 2·70 + 3·41) / 6, (3·90 + 2·70 + 1·41) / 6
+        ["average of 3 tasks", "512", "90.0", "70.0", "41.0", "4k", "67.0", "58.8", "75.2"],
+    ]
+    assert table.body(intervals=True)[3] == table.body(intervals=False)[3]
+    assert table.body(intervals=True)[0][2] == "100 n=20 [84, 100]"
+    assert len(table.scores()) == 4
+    assert table.scores()[3] == (pytest.approx(0.9), pytest.approx(0.7), pytest.approx(0.41))
+
+
+def test_the_caption_of_ruler_s_tasks(three_tasks):
+    caption = build_table(three_tasks).caption(intervals=False)
+    assert caption[0] == "tiny, depths equidistant:20, native, float32, seed 0."
+    assert caption[1].startswith("RULER's score (recall) in %, n = 20 at every length. Effective: ")
+    assert caption[2].startswith(
+        "Averages are RULER's: over tasks at each length, and of these over lengths, "
     )
-    assert "".join(select_runs(accuracy, tasks=tasks, models=models)["run_id"]) == runs
+    assert caption[3] == "Cut off by the limit of tokens to generate: 63 of 180 answers."
+    assert len(caption) == 4
 
 
-def test_an_unknown_name_is_one_line(make_run):
-    accuracy = make_run({512: (1, 1)})
-    with pytest.raises(BadInput, match=r"^no results of task 'paskey' \(did you mean passkey\?\)$"):
-        select_runs(accuracy, tasks=["paskey"], models=[])
-    with pytest.raises(BadInput, match=r"^no results of model 'llama' \(known: tiny\)$"):
-        select_runs(accuracy, tasks=[], models=["llama"])
+def test_a_length_lies_on_the_threshold_by_its_average(make_ruler):
+    table = build_table(make_ruler({"vt": (85.6, 85.5), "cwe": (85.6, 85.7), "fwe": (85.6, 85.6)}))
+    assert [texts[-4] for texts in table.body(intervals=False)] == ["4k", ">=8k", ">=8k", ">=8k"]
+
+
+def test_exact_answers_and_ruler_s_score_in_one_table(three_tasks, make_run):
+    runs = pd.concat([three_tasks, make_run({4096: (19, 20)}, "passkey")])
+    table = build_table(runs)
+    assert [row.label for row in table.rows] == ["passkey", "niah_single_1", "niah_multiquery", "vt"]
+    caption = table.caption(intervals=True)
+    assert caption[1].startswith(
+        "Exact answers in % (passkey), RULER's score (recall) in % (the other tasks), with the 95% Wilson"
+    )
+    assert caption[-1] == "Cut off by the limit of tokens to generate: 63 of 180 answers to RULER's tasks."
+    assert "Averages are RULER's" in caption[2]
+
+
+def test_an_answer_to_passkey_is_never_said_to_be_cut_off(make_run):
+    assert "ut off" not in " ".join(
+        build_table(make_run({512: (1, 20)}, cut_off=20)).caption(intervals=False)
+    )
+
+
+def test_nothing_is_said_where_no_answer_was_cut_off(three_tasks):
+    three_tasks["cut_off"] = 0
+    assert "ut off" not in " ".join(build_table(three_tasks).caption(intervals=False))
+
+
+def test_a_missing_average_is_told_in_one_line(three_tasks):
+    table = build_table(three_tasks.iloc[:-1])
+    assert table.averages == ()
+    assert table.header()[-1] == "effective"
+    caption = table.caption(intervals=False)
+    assert "No average over 3 tasks: niah_multiquery lacks 16k." in caption
+    assert not any("Averages are" in sentence for sentence in caption)
+
+
+def test_averages_of_several_models_say_whose_they_are(three_tasks, make_ruler):
+    other = make_ruler({"vt": (50.0,), "cwe": (60.0,)}, model="m", seed=1)
+    table = build_table(pd.concat([three_tasks, other]))
+    assert table.subject == "model"
+    assert [(row.label, row.scores[1:]) for row in table.averages] == [
+        ("tiny, average of 3 tasks, seed 0", (pytest.approx(0.7), pytest.approx(0.41))),
+        ("m, average of 2 tasks, seed 1", (None, None)),
+    ]
+    (_, texts) = table.body(intervals=False)[-2:]
+    assert texts == ["m, average of 2 tasks, seed 1", "512", "55.0", "-", "-", "<4k", "55.0", "55.0", "55.0"]
+
+
+def test_with_the_threshold_the_averages_effective_length_changes(three_tasks):
+    assert build_table(three_tasks, threshold=0.7).body(intervals=False)[-1][5] == "8k"
+    assert build_table(three_tasks, threshold=0.4).body(intervals=False)[-1][5] == ">=16k"

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bamctl.report.table import build_table
-from bamctl.report.terminal import SCALE, accuracy_style, print_table
+from bamctl.report.terminal import SCALE, print_table, score_style
 
 WIDTHS = pytest.mark.parametrize("width", [60, 80, 200])
 
@@ -67,6 +67,36 @@ def test_a_terminal_has_colours_and_no_color_takes_them_away(two_models, monkeyp
         assert re.sub(r"\x1b\[[\d;]*m", "", text) == printed(two_models, 80)
 
 
+@WIDTHS
+def test_averages_are_shown_at_any_width(three_tasks, width):
+    *tables, _ = blocks(printed(three_tasks, width))
+    shown = [line.split("tasks")[1].split() for table in tables for line in table if "average of" in line]
+    texts = [text for line in shown for text in line]
+    assert texts == ["512", "90.0", "70.0", "41.0", "4k", "67.0", "58.8", "75.2"]
+    assert (len(tables) == 1) == (width == 200)
+
+
+def test_a_table_of_averages_alone_has_no_rows_of_runs(three_tasks):
+    first, second = blocks(printed(three_tasks, 60))[:2]
+    assert [line.split()[0] for line in first] == [
+        "task",
+        "niah_single_1",
+        "niah_multiquery",
+        "vt",
+        "average",
+    ]
+    assert [line.split() for line in second] == [
+        ["task", "Avg.", "wAvg", "(inc)", "wAvg", "(dec)"],
+        ["average", "of", "3", "tasks", "67.0", "58.8", "75.2"],
+    ]
+
+
+def test_an_average_is_coloured_as_a_run_is(three_tasks):
+    text = printed(three_tasks, 200, force_terminal=True, color_system="truecolor")
+    (line,) = [line for line in text.split("\n") if "average of" in line]
+    assert line.count("48;2;") >= 3
+
+
 def test_one_length_is_one_table(make_run):
     *tables, _ = blocks(printed(make_run({512: (19, 20)}), 60))
     assert [[line.split() for line in table] for table in tables] == [
@@ -103,12 +133,12 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("percent", range(101))
 def test_the_writing_stands_out_from_its_background(percent):
-    lights = sorted(luminance(colour) for colour in accuracy_style(percent / 100).split(" on "))
+    lights = sorted(luminance(colour) for colour in score_style(percent / 100).split(" on "))
     assert (lights[1] + 0.05) / (lights[0] + 0.05) >= 4.5  # WCAG 2, level AA
 
 
 def test_more_is_brighter_and_the_brightest_is_all():
-    brightness = [luminance(accuracy_style(percent / 100).split(" on ")[1]) for percent in range(101)]
+    brightness = [luminance(score_style(percent / 100).split(" on ")[1]) for percent in range(101)]
     assert brightness == sorted(brightness)
     assert len(set(brightness)) == len(SCALE)
     assert brightness[99] < brightness[100]

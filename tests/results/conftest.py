@@ -53,6 +53,7 @@ def make_row(identity: RunIdentity, facts: ModelFacts) -> Callable[..., SampleRo
                 "haystack_repeats": 0,
                 "roundtrip_stable": True,
                 "prompt_digest": f"{sample:064x}",
+                "chat_prefix": "<user> ",
                 "references": ("12345",),
                 "prediction": "12345",
                 "exact": True,

@@ -1,5 +1,6 @@
 import json
 import logging
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,8 @@ from bamctl.errors import BadInput
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import rows_table
 from bamctl.results.loading import load_samples, merge, read_samples
-from bamctl.results.schema import SAMPLE_SCHEMA, VERSION_KEY
+from bamctl.results.schema import SAMPLE_SCHEMA, VERSION_KEY, ModelFacts, RunIdentity
+from bamctl.results.statistics import accuracy_table
 from bamctl.results.store import RunStore
 
 
@@ -78,8 +80,8 @@ def test_what_is_not_there_is_one_line(tmp_path):
         (lambda t: t.drop_columns(["status"]), "not a table of samples, it has no column status"),
         (lambda _: pa.table({"x": [1]}), "not a table of samples, it has no column row_id"),
         (
-            lambda t: t.replace_schema_metadata({VERSION_KEY: b"2"}),
-            "written by a later bamctl (schema 2, this one reads up to 1); upgrade bamctl",
+            lambda t: t.replace_schema_metadata({VERSION_KEY: b"3"}),
+            "written by a later bamctl (schema 3, this one reads up to 2); upgrade bamctl",
         ),
         (lambda t: t.replace_schema_metadata({VERSION_KEY: b"x"}), "cannot be read as a table of samples"),
         (
@@ -114,6 +116,61 @@ def test_a_column_that_a_table_lacks_is_null_where_it_may_be(tmp_path, make_row)
     assert table.schema.equals(SAMPLE_SCHEMA, check_metadata=True)
     assert table.column("haystack_repeats").null_count == table.column("references").null_count == 1
     assert read_samples(path, ["references", "row_id"]).column_names == ["references", "row_id"]
+
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "passkey"
+"""Published runs, as version 1 of the schema has them."""
+
+
+def test_published_runs_of_version_1_are_read_as_they_were_meant(tmp_path):
+    assert pq.read_schema(next(REFERENCE.glob("*/samples.parquet"))).metadata[VERSION_KEY] == b"1"
+    rows = load_samples([REFERENCE])
+    assert len(rows) == 2 * 11 * 20
+    assert set(rows["metric"]) == {"exact"}
+    assert rows["chat_prefix"].isna().all()
+    for folder in REFERENCE.iterdir():
+        described = json.loads((folder / "run.json").read_text())
+        assert RunIdentity(**described["identity"]).run_id == described["run_id"] == folder.name[-12:]
+        stored = pd.read_parquet(folder / "accuracy.parquet")
+        now = accuracy_table(load_samples([folder]))
+        pd.testing.assert_frame_equal(now[stored.columns], stored)
+        assert now["score"].tolist() == stored["accuracy"].tolist()
+        assert now["score_low"].tolist() == stored["ci_low"].tolist()
+        assert now["score_high"].tolist() == stored["ci_high"].tolist()
+
+
+def test_a_published_run_is_opened_and_not_touched(tmp_path):
+    (folder, *_) = REFERENCE.iterdir()
+    copy = tmp_path / "passkey" / folder.name
+    shutil.copytree(folder, copy)
+    described = json.loads((folder / "run.json").read_text())
+    identity = RunIdentity(**described["identity"])
+    with RunStore.open(tmp_path, identity, ModelFacts(**described["model"])) as store:
+        assert len(store.done()) == 11 * 20
+        assert set(store.rows()["metric"]) == {"exact"}
+    for path in folder.iterdir():
+        assert (copy / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_run_of_version_1_goes_on(tmp_path, identity, facts, make_row):
+    """Its table and its journal have none of the younger columns; what is added has them."""
+    younger = ["metric", "chat_prefix"]
+    with RunStore.open(tmp_path, identity, facts) as store:
+        store.append(make_row(0))
+    folder = store.folder
+    table = pq.read_table(folder / "samples.parquet").drop_columns(younger)
+    table = table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: b"1"})
+    pq.write_table(table, folder / "samples.parquet")
+    line = {name: value for name, value in json.loads(make_row(1).to_json()).items() if name not in younger}
+    (folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
+    with RunStore.open(tmp_path, identity, facts) as store:
+        store.append(make_row(2, metric="exact", depth=(1.0, 2.0), needle_start=(3, 4)))
+    rows = load_samples([tmp_path])
+    assert rows["metric"].tolist() == ["exact"] * 3
+    assert rows["chat_prefix"].isna().tolist() == [True, True, False]
+    assert [list(depth) for depth in rows["depth"]] == [[0.0], [5.0], [1.0, 2.0]]
+    assert pq.read_schema(folder / "samples.parquet").metadata[VERSION_KEY] == b"2"
+    assert accuracy_table(rows)["score"].tolist() == [1.0]
 
 
 def test_rows_from_before_reused_tokens_are_read_folded_and_added_to(tmp_path, identity, facts, make_row):

@@ -11,7 +11,14 @@ import pytest
 
 from bamctl.results.frames import empty_frame, to_frame, to_table, with_pandas_types
 from bamctl.results.journal import rows_table
-from bamctl.results.schema import ACCURACY_SCHEMA, SAMPLE_SCHEMA, VERSION_KEY, RunIdentity, SampleRow
+from bamctl.results.schema import (
+    ACCURACY_SCHEMA,
+    EARLIER,
+    SAMPLE_SCHEMA,
+    VERSION_KEY,
+    RunIdentity,
+    SampleRow,
+)
 from bamctl.results.statistics import accuracy_table
 
 SCHEMAS = pytest.mark.parametrize("schema", [SAMPLE_SCHEMA, ACCURACY_SCHEMA], ids=["samples", "accuracy"])
@@ -35,6 +42,13 @@ def test_the_row_has_the_schema_s_columns():
     assert {field.name for field in fields(SampleRow)} == set(SAMPLE_SCHEMA.names)
 
 
+def test_what_earlier_files_lack_has_a_value_or_is_null():
+    for name, value in EARLIER.items():
+        assert not SAMPLE_SCHEMA.field(name).nullable
+        (field,) = [field for field in fields(SampleRow) if field.name == name]
+        assert field.default == value
+
+
 def test_what_may_be_left_out_of_a_row_may_be_null():
     optional = {field.name for field in fields(SampleRow) if field.default is None}
     assert optional | {"train_length"} == {field.name for field in SAMPLE_SCHEMA if field.nullable}
@@ -43,12 +57,14 @@ def test_what_may_be_left_out_of_a_row_may_be_null():
 @SCHEMAS
 def test_every_column_says_what_it_means(schema):
     assert all(field.metadata[b"description"] for field in schema)
-    assert schema.metadata[VERSION_KEY] == b"1"
+    assert schema.metadata[VERSION_KEY] == b"2"
 
 
 @SCHEMAS
 def test_what_is_measured_has_a_unit(schema):
-    measured = re.compile("seconds|bytes|length|logprob|tokens|depth$|^n$|_count|recall|accuracy|^ci_")
+    measured = re.compile(
+        "seconds|bytes|length|logprob|tokens|depth$|^n$|_count|recall|accuracy|^ci_|score|cut_off"
+    )
     lacking = [
         field.name for field in schema if measured.search(field.name) and b"unit" not in field.metadata
     ]
@@ -56,7 +72,8 @@ def test_what_is_measured_has_a_unit(schema):
 
 
 def test_a_row_survives_json(make_row):
-    for row in (make_row(3), make_row(status="skipped"), make_row(prediction="a\nb\u2028é😀")):
+    several = make_row(depth=(0.0, 100.0), needle_start=(17, 400), references=("1", "2"), chat_prefix="<s>\n")
+    for row in (make_row(3), make_row(status="skipped"), make_row(prediction="a\nb\u2028é😀"), several):
         line = row.to_json()
         assert "\n" not in line
         assert SampleRow.from_json(line) == row
@@ -115,7 +132,7 @@ def test_units_and_version_are_in_the_file(make_row, tmp_path):
     pq.write_table(with_pandas_types(rows_table([make_row()])), tmp_path / "samples.parquet")
     schema = pq.read_schema(tmp_path / "samples.parquet")
     assert schema.field("prefill_seconds").metadata[b"unit"] == b"seconds"
-    assert schema.metadata[VERSION_KEY] == b"1"
+    assert schema.metadata[VERSION_KEY] == b"2"
 
 
 def test_a_null_stays_a_null(make_row):

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import rows_table
 from bamctl.results.schema import ACCURACY_SCHEMA
-from bamctl.results.statistics import accuracy_table, effective_length, wilson_interval
+from bamctl.results.statistics import accuracy_table, effective_length, length_averages, wilson_interval
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,6 +62,7 @@ def samples(make_row) -> pd.DataFrame:
             2,
             exact=False,
             recall=0.5,
+            finish_reason="stop",
             answer_logprob=-3.0,
             prefill_seconds=6.0,
             decode_seconds=0.0,
@@ -88,6 +89,7 @@ def test_every_figure_by_hand(samples, identity):
         "ssmax": True,
         "train_length": 512,
         "task": "passkey",
+        "metric": "exact",
         "variant": "",
         "depth_policy": "equidistant:20",
         "backend": "native",
@@ -100,6 +102,10 @@ def test_every_figure_by_hand(samples, identity):
         "ci_low": low,
         "ci_high": high,
         "mean_recall": 2.5 / 3,
+        "score": 2 / 3,
+        "score_low": low,
+        "score_high": high,
+        "cut_off": 2,
         "mean_answer_logprob": -2.0,
         "prefill_seconds": 3.0,
         "decode_seconds": 0.5,
@@ -112,6 +118,65 @@ def test_every_figure_by_hand(samples, identity):
     assert (third["run_id"], third["n"], third["accuracy"]) == ("other", 1, 0.0)
     assert third["ci_low"] == 0.0
     assert pd.isna(third["train_length"])
+
+
+@pytest.mark.parametrize("metric", ["string_match_all", "string_match_part"])
+def test_ruler_s_score_is_the_mean_recall(make_row, metric):
+    recalls = [1.0, 0.25, 0.5, 0.0]
+    rows = [
+        make_row(sample, metric=metric, exact=recall == 1, recall=recall)
+        for sample, recall in enumerate(recalls)
+    ]
+    (row,) = accuracy_table(
+        to_frame(rows_table([*rows, make_row(4, status="failed", metric=metric)]))
+    ).to_dict("records")
+    assert (row["metric"], row["n"], row["cut_off"], row["failed"]) == (metric, 4, 4, 1)
+    assert (row["accuracy"], row["ci_low"], row["ci_high"]) == (0.25, *wilson_interval(1, 4))
+    assert row["score"] == row["mean_recall"] == 1.75 / 4
+    assert (row["score_low"], row["score_high"]) == wilson_interval(1.75, 4)
+
+
+@pytest.mark.parametrize(
+    ("recall", "score"),
+    [(1.0, (1.0, pytest.approx(0.5655, abs=1e-4), 1.0)), (0.0, (0.0, 0.0, pytest.approx(0.4345, abs=1e-4)))],
+)
+def test_a_score_at_an_end_has_its_interval_s_end_there(make_row, recall, score):
+    rows = [make_row(sample, metric="string_match_all", exact=False, recall=recall) for sample in range(5)]
+    table = accuracy_table(to_frame(rows_table(rows)))
+    assert tuple(table[["score", "score_low", "score_high"]].iloc[0]) == score
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.fractions(0, 1, max_denominator=40), min_size=1, max_size=60))
+def test_wilson_of_a_sum_of_scores_lies_between_those_of_the_counts_beside_it(scores):
+    total, n = float(sum(scores)), len(scores)
+    low, high = wilson_interval(total, n)
+    below, above = wilson_interval(math.floor(total), n), wilson_interval(math.ceil(total), n)
+    assert below[0] <= low <= above[0]
+    assert below[1] <= high <= above[1]
+    assert low <= total / n <= high
+
+
+@pytest.mark.parametrize(
+    ("scores", "averages"),
+    [  # Rows of RULER's own leaderboard, 4k to 128k: Gemini-1.5-pro, GPT-4-1106-preview.
+        ([96.7, 95.8, 96.0, 95.9, 95.9, 94.4], (95.8, 95.5, 96.1)),
+        ([96.6, 96.3, 95.2, 93.2, 87.0, 81.2], (91.6, 89.0, 94.1)),
+        ([50.0], (50.0, 50.0, 50.0)),
+        ([90.0, 30.0], (60.0, 50.0, 70.0)),
+    ],
+)
+def test_ruler_s_averages_over_lengths(scores, averages):
+    by_length = {4096 * 2**rank: score for rank, score in enumerate(scores)}
+    backwards = dict(reversed(by_length.items()))
+    for order in (by_length, backwards):
+        assert tuple(round(average, 1) for average in length_averages(order)) == averages
+
+
+def test_an_effective_length_does_not_end_at_a_rounding():
+    tenths = [0.1] * 8
+    assert sum(tenths) < 0.8
+    assert effective_length({512: sum(tenths)}, 0.8) == 512
 
 
 def test_where_nothing_is_done_every_figure_is_null(samples):

@@ -1,0 +1,67 @@
+"""RULER's average over tasks: which runs of a model belong together, and their mean at each length."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bamctl.lengths import format_length
+from bamctl.tasks.catalog import RULER_TASKS
+
+_SETTINGS = ["model", "model_digest", "depth_policy", "backend", "dtype", "seed"]
+"""What the runs of one average have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAverage:
+    """The mean over several of RULER's tasks, of one model at the same settings."""
+
+    run: Mapping[str, Any]
+    """A row of ACCURACY_SCHEMA, for what the runs have in common; `variant` is empty where they differ."""
+    tasks: int
+    scores: Mapping[int, float]
+    """Length in tokens → mean over the tasks, 0 … 1; empty where there is none."""
+    missing: str
+    """Why there is none: which task lacks which lengths."""
+
+
+def task_averages(accuracy: pd.DataFrame) -> list[TaskAverage]:
+    """The averages of all models that have several of RULER's tasks.
+
+    There is none where a task lacks a length that another one has, as means of different tasks cannot be
+    compared. Options that only some tasks have (`variant`) part runs into several averages only if a task was
+    run with and without them.
+
+    Args:
+        accuracy: rows of ACCURACY_SCHEMA.
+    """
+    of_ruler = accuracy[accuracy["task"].isin(RULER_TASKS)]
+    averages = []
+    for _, runs in of_ruler.groupby(_SETTINGS, sort=False):
+        parts = [runs] if _runs_a_task(runs) == 1 else [part for _, part in runs.groupby("variant")]
+        averages += [_average(part) for part in parts if part["task"].nunique() > 1]
+    return averages
+
+
+def _runs_a_task(runs: pd.DataFrame) -> int:
+    """The most runs that any task has."""
+    return int(runs.groupby("task")["run_id"].nunique().max())
+
+
+def _average(runs: pd.DataFrame) -> TaskAverage:
+    by_task = runs.pivot_table(index="task", columns="length", values="score", aggfunc="first", dropna=False)
+    by_task = by_task.reindex([task for task in RULER_TASKS if task in by_task.index])
+    missing = [
+        f"{task} lacks {', '.join(format_length(int(length)) for length in lengths)}"
+        for task, row in by_task.iterrows()
+        if len(lengths := by_task.columns[row.isna()])
+    ]
+    if _runs_a_task(runs) > 1:
+        counts = runs.groupby("task")["run_id"].nunique()
+        missing = [f"{task} has {counts[task]} runs" for task in by_task.index if counts[task] > 1]
+    run: dict[str, Any] = {str(name): value for name, value in runs.iloc[0].items()}
+    if runs["variant"].nunique() > 1:
+        run["variant"] = ""
+    means = {} if missing else {int(str(length)): float(mean) for length, mean in by_task.mean().items()}
+    return TaskAverage(run=run, tasks=len(by_task), scores=means, missing="; ".join(missing))

@@ -1,0 +1,117 @@
+"""Which runs a table shows, in what order, and what tells them apart."""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bamctl.errors import BadInput, did_you_mean
+from bamctl.tasks.catalog import RULER_TASKS
+
+_CONDITIONS = {
+    "task": "{}",
+    "variant": "{}",
+    "depth_policy": "depths {}",
+    "backend": "{}",
+    "dtype": "{}",
+    "seed": "seed {}",
+}
+"""What beside the model tells runs apart, and how it is written, in the order of writing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naming:
+    """What runs are called beside each other: by what they differ in, and by nothing else."""
+
+    subject: str
+    """What a label begins with: ``model``, or ``task`` where all runs are of one model, of several tasks."""
+    common: tuple[str, ...]
+    """What all runs share, as it is written."""
+    models: Mapping[tuple[str, str], str]
+    """Name and digest of each model → what it is called; nothing where the subject is the task."""
+    differing: tuple[str, ...]
+    """The other columns in which the runs differ."""
+
+    def label(self, run: Mapping[Any, Any], *, instead_of_task: str | None = None) -> str:
+        """A label for a run, or for what `instead_of_task` says of a model at the run's settings.
+
+        Args:
+            run: a row of ACCURACY_SCHEMA.
+            instead_of_task: what stands where the task would; None for the task, if runs differ in it.
+        """
+        columns = [column for column in self.differing if column != "task" or instead_of_task is None]
+        parts = [self.models[_model(run)], instead_of_task, *(_condition(run, column) for column in columns)]
+        return " ".join(", ".join(part for part in parts if part).split())
+
+
+def name_runs(runs: Sequence[Mapping[Any, Any]]) -> Naming:
+    """Finds out in what runs differ.
+
+    Of several models with one name each is called by its name and the beginning of its digest.
+    """
+    models = list(dict.fromkeys(map(_model, runs)))
+    given = [name for name, _ in models]
+    called = {
+        (name, digest): f"{name} @{digest.rpartition(':')[2][:7]}" if given.count(name) > 1 else name
+        for name, digest in models
+    }
+    differing = tuple(column for column in _CONDITIONS if len({run[column] for run in runs}) > 1)
+    common = [
+        text
+        for column in _CONDITIONS
+        if column not in differing
+        for text in [_condition(run, column) for run in runs[:1]]
+        if text
+    ]
+    by_task = "task" in differing and len(models) == 1
+    return Naming(
+        subject="task" if by_task else "model",
+        common=(*called.values(), *common) if by_task else tuple(common),
+        models=dict.fromkeys(called, "") if by_task else called,
+        differing=differing,
+    )
+
+
+def sorted_runs(accuracy: pd.DataFrame) -> list[dict[Any, Any]]:
+    """A row of each run, in the order of showing: RULER's tasks in RULER's order, behind all others."""
+    runs = accuracy.drop_duplicates("run_id")
+    place = {task: number for number, task in enumerate(RULER_TASKS)}
+    runs = runs.assign(place=[place.get(task, -1) for task in runs["task"]])
+    return runs.sort_values(["place", *_CONDITIONS, "model", "run_id"]).to_dict("records")
+
+
+def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
+    """The rows whose task and model are among those named; an empty list selects all.
+
+    Where each name fits a row but no row fits all, nothing is selected.
+
+    Args:
+        accuracy: rows of ACCURACY_SCHEMA.
+        tasks: names of tasks, or patterns such as ``niah_*``.
+        models: names of models, or patterns.
+
+    Raises:
+        BadInput: a name or pattern fits no row.
+    """
+    selected = accuracy
+    for column, patterns in (("task", tasks), ("model", models)):
+        known = set(accuracy[column])
+        chosen: set[str] = set()
+        for pattern in patterns:
+            fitting = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+            if not fitting:
+                raise BadInput(f"no results of {column} {pattern!r}{did_you_mean(pattern, known)}")
+            chosen |= fitting
+        if patterns:
+            selected = selected[selected[column].isin(chosen)]
+    return selected
+
+
+def _model(run: Mapping[Any, Any]) -> tuple[str, str]:
+    return str(run["model"]), str(run["model_digest"])
+
+
+def _condition(run: Mapping[Any, Any], column: str) -> str:
+    return "" if run[column] == "" else _CONDITIONS[column].format(run[column])
