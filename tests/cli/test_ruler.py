@@ -1,4 +1,4 @@
-"""`bamctl ruler`, a task file of one's own, and prompts as files, on a checkpoint that has learned nothing."""
+"""`bamctl ruler`, a task file of one's own, and prompts as files, on a model that has learned nothing."""
 
 import json
 from pathlib import Path
