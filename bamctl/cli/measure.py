@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number
@@ -140,21 +141,14 @@ def _prepare(
 def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) -> "EvaluationRequest":
     """What is to be measured; of a series of lengths those that the task has prompts for."""
     from bamctl.evaluation.depths import parse_depths
-    from bamctl.evaluation.run import EvaluationRequest
+    from bamctl.evaluation.run import EvaluationRequest, has_prompts
 
     if options.lengths is not None:
         lengths = parse_lengths(options.lengths)
     else:
         first = checkpoint.config.train_length or SHORTEST_IF_UNKNOWN
-        series = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
-        lengths = tuple(length for length in series if length >= task.shortest_length) or series[-1:]
-        if left_out := [format_length(length) for length in series if length < task.shortest_length]:
-            print(
-                f"{task.spec.name}: {', '.join(left_out)} left out, the shortest length that works with the"
-                f" tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
-                file=sys.stderr,
-            )
-    return EvaluationRequest(
+        lengths = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
+    request = EvaluationRequest(
         lengths=lengths,
         samples=options.samples,
         depths=parse_depths(options.depths, options.samples),
@@ -163,6 +157,17 @@ def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) ->
         patience=options.patience,
         out=options.out,
     )
+    left_out = (
+        [] if options.lengths else [length for length in lengths if not has_prompts(task, length, request)]
+    )
+    if len(left_out) in (0, len(lengths)):  # all of them: that is refused
+        return request
+    print(
+        f"{task.spec.name}: {', '.join(map(format_length, left_out))} left out, the shortest length that"
+        f" works with the tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
+        file=sys.stderr,
+    )
+    return replace(request, lengths=tuple(length for length in lengths if length not in left_out))
 
 
 def _print_results(summaries: "list[RunSummary]") -> None:

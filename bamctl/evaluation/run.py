@@ -74,18 +74,38 @@ class RunSummary:
     """Samples of the plan that were there already."""
 
 
+def has_prompts(task: Task, length: int, request: EvaluationRequest) -> bool:
+    """Whether every sample of a length has a prompt.
+
+    What each draw takes is not known before it is made: below the length at which all of them fit, those of
+    the request are tried.
+    """
+    if length >= task.shortest_length:
+        return True
+    plan = plan_samples(
+        task.spec, lengths=[length], samples=request.samples, depths=request.depths, seed=request.seed
+    )
+    try:
+        for sample in plan[length]:
+            task.build(length=length, depth=sample.depth, rng=sample.rng())
+    except BadInput:
+        return False
+    return True
+
+
 def check_request(task: Task, request: EvaluationRequest, longest_prompt: int | None, model: str) -> None:
     """Checks what can be checked before anything is written.
 
     Raises:
         BadInput: a length that the task cannot fill or the model cannot read.
     """
-    shortest, longest = min(request.lengths), max(request.lengths)
-    if shortest < task.shortest_length:
-        raise BadInput(
-            f"length {format_length(shortest)} is too short for {task.spec.name} with the tokenizer of"
-            f" {model}: the shortest that works is {task.shortest_length}"
-        )
+    longest = max(request.lengths)
+    for length in request.lengths:
+        if not has_prompts(task, length, request):
+            raise BadInput(
+                f"length {format_length(length)} is too short for {task.spec.name} with the tokenizer of"
+                f" {model}: the shortest that works is {task.shortest_length}"
+            )
     if longest_prompt is not None and longest > longest_prompt:
         raise BadInput(
             f"length {format_length(longest)} is beyond what {model} reads: {longest_prompt} tokens;"

@@ -25,7 +25,7 @@ class Task(Protocol):
         """The shortest length, in tokens, at which every depth and every draw has a prompt.
 
         Where draws differ in their number of tokens (several digits a token) this is the worst case.
-        `build` accepts this length and every longer one, and refuses every shorter one whatever the draw.
+        `build` accepts this length and every longer one. A shorter one may do for a draw, if it needs less.
         """
 
     def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
@@ -39,6 +39,6 @@ class Task(Protocol):
             rng: the sample's own random stream; the same stream gives the same prompt.
 
         Raises:
-            BadInput: `length` is below `shortest_length` (the message names it), or `depth` lies outside
-                0–100.
+            BadInput: `length` is too short for this draw (the message names one that is not), or `depth` lies
+                outside 0–100.
         """
