@@ -7,7 +7,11 @@ from bamctl.locations import DEFAULT_MODEL
 
 @measuring(default_model=DEFAULT_MODEL)
 def passkey(
-    digits: options.Digits = None, haystack: options.Haystack = None, *, chosen: MeasureOptions
+    digits: options.Digits = None,
+    haystack: options.Haystack = None,
+    apply_chat_template: options.ApplyChatTemplate = None,
+    *,
+    chosen: MeasureOptions,
 ) -> None:
     """Hide a number in a haystack and ask for it, at every length.
 
@@ -16,4 +20,5 @@ def passkey(
     """
     from bamctl.cli.measure import measure
 
-    measure(["passkey"], {"digits": digits, "haystack": haystack}, chosen)
+    overrides = {"digits": digits, "haystack": haystack, "apply_chat_template": apply_chat_template}
+    measure(["passkey"], overrides, chosen)

@@ -23,10 +23,12 @@ def ruler_lines(
     plan = plan_samples(task.spec, lengths=[length], samples=samples, depths=depths, seed=seed)
     for sample in plan[length]:
         prompt = task.build(length=length, depth=sample.depth, rng=sample.rng())
-        own = prompt.token_ids[len(task.tokenizer.prefix) :]
+        # The chat template is part of the text; BOS and the like are what a reader's tokenizer adds.
+        chat = task.tokenizer.chat is not None
+        written = prompt.token_ids if chat else prompt.token_ids[len(task.tokenizer.prefix) :]
         yield {
             "index": sample.sample,
-            "input": (prompt.chat_prefix or "") + task.tokenizer.decode(own),
+            "input": task.tokenizer.decode(written),
             "outputs": list(prompt.references),
             "length": len(prompt.token_ids) + prompt.tokens_to_generate,
             "others": {

@@ -118,7 +118,7 @@ class PasskeyTask:
             raise BadInput(f"{spec.haystack} holds every number of digits={spec.digits}; ask for more digits")
         self._prefix = np.array(tokenizer.prefix, dtype=np.int32)
         self._description = tokenizer.opening(spec.description)
-        self._question = tokenizer.continuations([" " + spec.question])[0].ids
+        self._question = tokenizer.closing(" " + spec.question, "")
         self._haystack = Haystack.of([" " + sentence for sentence in sentences], tokenizer)
         first = np.concatenate([self._description, self._haystack.sentence(0)])
         self._opening_stable = tokenizer.are_stable([first], opening=True)[0]
@@ -165,6 +165,7 @@ class PasskeyTask:
             haystack_repeats=repeats,
             roundtrip_stable=stable,
             tokens_to_generate=generated,
+            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
         )
 
     def _place(self, target: float, size: int, count: int, cut: Ids) -> tuple[int, list[Ids], list[Ids]]:

@@ -1,5 +1,6 @@
 """Passkey prompts: exact lengths, needles in place, an honest flag where text and tokens differ."""
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -337,3 +338,18 @@ def test_of_two_equally_near_places_the_earlier_is_taken(task_of: TaskOf) -> Non
     prompt = build(task, sentence, 50)
     assert prompt.shared_prefix == len(task.tokenizer.opening(task.spec.description))
     assert build(task, sentence, 50.01).shared_prefix == prompt.shared_prefix + sentence
+
+
+def test_a_chat_template_stands_around_the_prompt_and_counts(tokenizer_of: Any) -> None:
+    tokenizer = copy.deepcopy(tokenizer_of("byte_bpe"))
+    tokenizer.chat_template = "<s>User: {{ messages[0]['content'] }}\n\nAssistant:"
+    spec: Any = load_spec("passkey", apply_chat_template=True)
+    task = build_task(spec, tokenizer)
+    assert spec.digest != load_spec("passkey").digest
+    for length in range(task.shortest_length, task.shortest_length + 40):
+        prompt = task.build(length=length, depth=50, rng=np.random.default_rng(length))
+        assert len(prompt.token_ids) == length
+        text = task.tokenizer.decode(prompt.token_ids)
+        assert text.startswith(f"<s>User: {spec.description}")
+        assert text.endswith(f"{spec.question}\n\nAssistant:")
+        assert prompt.chat_prefix == "<s>User: "
