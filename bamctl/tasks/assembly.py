@@ -34,6 +34,7 @@ class Assembly:
         self._length = len(tokenizer.prefix)
         self._windows: list[list[Ids]] = [[]]
         self._stable = True
+        self._checked: bool | None = None
         self.needles: list[tuple[int, int]] = []
         """[start, end) of the needles so far, in tokens of the prompt."""
 
@@ -63,15 +64,18 @@ class Assembly:
         return np.concatenate(self._pieces)
 
     def is_stable(self) -> bool:
-        """Whether encoding the decoded prompt would yield its tokens."""
-        if not self._stable:
-            return False
-        opening, *others = [_joined(window) for window in self._windows]
-        return self._tokenizer.are_stable([opening], opening=True)[0] and all(
-            self._tokenizer.are_stable(others)
-        )
+        """Whether encoding the decoded prompt would yield its tokens. Looked at once."""
+        if self._checked is None:
+            opening, *others = [_joined(window) for window in self._windows]
+            self._checked = (
+                self._stable
+                and self._tokenizer.are_stable([opening], opening=True)[0]
+                and all(self._tokenizer.are_stable(others))
+            )
+        return self._checked
 
     def _append(self, ids: Ids) -> None:
+        self._checked = None
         self._pieces.append(ids)
         self._length += len(ids)
 

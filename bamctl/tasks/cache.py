@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 def cache_folder() -> Path | None:
     """Where entries lie; None where nothing is to be kept."""
     named = os.environ.get(FOLDER)
-    if named is not None:
-        return Path(named).expanduser() if named else None
     try:
+        if named is not None:
+            return Path(named).expanduser() if named else None
         if sys.platform == "win32":
             return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "bamctl"
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bamctl"
-    except RuntimeError:  # there is no home folder
+    except RuntimeError:  # there is no home folder, or no user of that name
         return None
 
 

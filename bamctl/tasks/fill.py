@@ -2,7 +2,8 @@
 
 A prompt is a list of slots: texts that stay whole, runs of whole sentences, and at most one cut sentence
 behind the last whole one, which makes up the exact number. Where the cut does not survive decoding and
-encoding (half a character, say) another sentence's beginning is taken.
+encoding (half a character, say) another sentence's beginning is taken; where whole sentences alone make up
+the number and do not survive (their last full stop and what follows are one token), the last one is cut.
 """
 
 import itertools
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bamctl.tasks.assembly import Assembly, Stretch
-from bamctl.tasks.haystack import Haystack
-from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
+from bamctl.tasks.haystack import Haystack, split_sentences
+from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, Ids, PromptTokenizer
 
 CUTS_TRIED = 32
 """Sentences whose first tokens are tried as the cut sentence where those of the next one do not survive."""
@@ -70,12 +71,21 @@ class Source:
             in front of it may be missing there.
         run_on: tokens of endless text without the white space behind sentences, for a cut that is longer than
             every sentence; the haystack's own by default.
+        beginnings: more such texts, whose first tokens may be a cut as well where no sentence's are any good.
     """
 
-    def __init__(self, haystack: Haystack, *, first: Ids | None = None, run_on: Ids | None = None) -> None:
+    def __init__(
+        self,
+        haystack: Haystack,
+        *,
+        first: Ids | None = None,
+        run_on: Ids | None = None,
+        beginnings: Sequence[Ids] = (),
+    ) -> None:
         self.haystack = haystack
         self.first = haystack.sentence(0) if first is None else first
         self._run_on = run_on
+        self._beginnings = beginnings
 
     def stretch(self, slot: Sentences, *, at_start: bool) -> Stretch:
         """The tokens of whole sentences; `at_start`: nothing stands between them and the opening."""
@@ -112,6 +122,25 @@ class Source:
         if self._run_on is not None:
             ids = np.resize(self._run_on, tokens)
         yield ids
+        yield from (np.resize(beginning, tokens) for beginning in self._beginnings)
+
+
+def repeated_line(line: str, tokenizer: PromptTokenizer, *, first: Ids) -> Source:
+    """One line over and over. A cut starts with any of its sentences, or of its words where it has but one.
+
+    Args:
+        line: without the newline at its end.
+        tokenizer: whose tokens are wanted.
+        first: the line's tokens at the start of the haystack, its newline included.
+    """
+    sentences = split_sentences(line)
+    parts = sentences if len(sentences) > 1 else line.split(" ")
+    turned = [line, *(" ".join(parts[start:] + parts[:start]) for start in range(1, len(parts)))]
+    starts = tokenizer.continuations(turned, behind=BEHIND_NEWLINE)
+    again = tokenizer.continuations([" " + text for text in turned])
+    run_on, *beginnings = [np.concatenate([one.ids, two.ids]) for one, two in zip(starts, again, strict=True)]
+    haystack = Haystack.of([line + "\n"], tokenizer, behind=BEHIND_NEWLINE)
+    return Source(haystack, first=first, run_on=run_on, beginnings=beginnings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,11 +149,15 @@ class Filled:
 
     assembly: Assembly
     haystack_tokens: int
-    """Of whole sentences and the cut one."""
+    """Of whole sentences and the cut one, as the haystack counts them."""
+    sentences: int
+    """Whole ones."""
+    has_cut: bool
+    """Whether there is a cut one behind them."""
 
 
 def fill(
-    slots_of: Callable[[int, bool], Sequence[Slot]],
+    slots_of: Callable[[int, bool], Sequence[Slot] | None],
     source: Source,
     tokenizer: PromptTokenizer,
     tokens: int,
@@ -132,7 +165,8 @@ def fill(
     """Puts a prompt together.
 
     Args:
-        slots_of: the prompt's slots with so many whole sentences, and with a cut one behind them or not.
+        slots_of: the prompt's slots with so many whole sentences, and with a cut one behind them or not; None
+            where there is no such prompt. There is one with no sentence at all.
         source: where sentences come from.
         tokenizer: of the texts.
         tokens: how many the prompt has to have, `PromptTokenizer.prefix` included.
@@ -143,9 +177,12 @@ def fill(
     fixed = _Fixed(tokenizer)
     room = tokens - len(tokenizer.prefix)
     lacking = 0
-    most = source.haystack.whole_sentences(max(0, room - fixed.tokens(slots_of(0, False)))) + 1
+    exact: Filled | None = None
+    most = source.haystack.whole_sentences(max(0, room - fixed.tokens(slots_of(0, False) or ()))) + 1
     for count, has_cut in itertools.product(range(most, -1, -1), (False, True)):
         slots = slots_of(count, has_cut)
+        if slots is None:
+            continue
         left = room - fixed.tokens(slots)
         left -= sum(
             source.length(slot, at_start=_at_start(index, slot))
@@ -153,11 +190,14 @@ def fill(
             if isinstance(slot, Sentences)
         )
         if left == 0 and not has_cut:
-            return _assembled(slots, source, tokenizer, fixed, None)
-        if left > 0 and has_cut:
-            return _assembled(slots, source, tokenizer, fixed, (count, left))
+            exact = _assembled(slots, source, tokenizer, fixed, count, 0)
+            if exact.assembly.is_stable():
+                return exact
+        elif left > 0 and has_cut:
+            cut = _assembled(slots, source, tokenizer, fixed, count, left)
+            return cut if exact is None or cut.assembly.is_stable() else exact
         lacking = max(1, -left)
-    return lacking
+    return exact or lacking
 
 
 def _at_start(index: int, slot: Sentences) -> bool:
@@ -192,11 +232,11 @@ def _assembled(
     source: Source,
     tokenizer: PromptTokenizer,
     fixed: _Fixed,
-    cut: tuple[int, int] | None,
+    sentences: int,
+    cut_tokens: int,
 ) -> Filled:
-    """The slots as a prompt; `cut` is the cut sentence's number and its tokens."""
+    """The slots as a prompt with so many whole sentences and so many tokens of a cut one."""
     assembly = Assembly(tokenizer)
-    haystack_tokens = 0
     before: Ids = np.empty(0, dtype=np.int32)
     for index, slot in enumerate(slots):
         match slot:
@@ -204,19 +244,21 @@ def _assembled(
                 stretch = source.stretch(slot, at_start=_at_start(index, slot))
                 assembly.add_stretch(stretch)
                 before = stretch.last
-                haystack_tokens += len(stretch.ids)
             case Cut():
-                assert cut is not None
                 following = slots[index + 1]
                 assert not isinstance(following, Sentences | Cut)
-                candidates = source.cuts(*cut, at_start=index == 1)
+                candidates = source.cuts(sentences, cut_tokens, at_start=index == 1)
                 before = _first_stable(candidates, before, fixed.ids(following), tokenizer)
                 assembly.add(before)
-                haystack_tokens += cut[1]
             case _:
                 before = fixed.ids(slot)
                 assembly.add(before, needle=isinstance(slot, Whole) and slot.needle)
-    return Filled(assembly=assembly, haystack_tokens=haystack_tokens)
+    return Filled(
+        assembly=assembly,
+        haystack_tokens=source.haystack.start_of(sentences) + cut_tokens,
+        sentences=sentences,
+        has_cut=cut_tokens > 0,
+    )
 
 
 def _first_stable(candidates: Iterator[Ids], before: Ids, behind: Ids, tokenizer: PromptTokenizer) -> Ids:

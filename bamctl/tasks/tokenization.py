@@ -75,13 +75,12 @@ class PromptTokenizer:
         self.tokenizer = tokenizer
         self.chat = _chat_frame(tokenizer) if chat else None
         """The chat template that prompts stand in; None where they are plain text."""
+        self._asks, self._gap = _words_and_spaces(self.chat.before if self.chat else "")
         self.prefix: tuple[int, ...] = (
-            tuple(_encode_special(tokenizer, self.chat.before))
-            if self.chat
-            else _leading_special_tokens(tokenizer)
+            tuple(_encode_special(tokenizer, self._asks)) if self.chat else _leading_special_tokens(tokenizer)
         )
         """What comes before every prompt: what the tokenizer itself puts there (BOS, [CLS]), or the chat
-        template up to the user's message; may be empty."""
+        template up to the user's message, less spaces at its end, which `opening` has; may be empty."""
         named = set(tokenizer.all_special_ids)
         self._special = {
             index: token.content
@@ -98,7 +97,7 @@ class PromptTokenizer:
             BadInput: the tokenizer makes a special token of the text.
         """
         if self.chat:
-            ids = self._behind(self.chat.before, text)
+            ids = self._behind(self._asks, self._gap + text)
         else:
             ids = np.array(self._encode([text])[0], dtype=np.int32)
         marker = self._special_token_of(text, ids)
@@ -116,12 +115,12 @@ class PromptTokenizer:
         if self.chat is None:
             return self.continuations([question + answer_prefix], behind=behind)[0].ids
         asked = self.continuations([question], behind=behind)[0].ids
-        framed = question + self.chat.behind
-        ids = self._behind(behind[0], framed + answer_prefix)
-        # A special token spelt out in the question would be one here; taken apart it keeps its own tokens.
-        if len(ids) >= len(asked) and (ids[: len(asked)] == asked).all():
-            return ids
-        return np.concatenate([asked, self._behind(question, self.chat.behind + answer_prefix)])
+        answer = self.chat.behind + answer_prefix
+        for anchor in behind:
+            # A special token spelt out in the question would be one; taken apart it keeps its own tokens.
+            if self._behind(anchor, question).tolist() == asked.tolist():
+                return self._behind(anchor, question + answer)
+        return np.concatenate([asked, self._behind(question, answer)])
 
     def _behind(self, before: str, text: str) -> Ids:
         """Tokens of a text behind another one, special tokens among them."""
@@ -245,6 +244,12 @@ class PromptTokenizer:
         else:
             again = self._encode(texts)
         return [ids.tolist() == encoded for ids, encoded in zip(windows, again, strict=True)]
+
+
+def _words_and_spaces(text: str) -> tuple[str, str]:
+    """A text without the spaces at its end, and those spaces: tokenizers take them with the word behind."""
+    words = text.rstrip(" ")
+    return words, text[len(words) :]
 
 
 def _leading_special_tokens(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import json
 import random
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,14 @@ from bamctl.tasks.passkey import PasskeyTask
 
 SANE = ("byte_bpe", "merged_digits", "three_digits", "llama", "metaspace_first", "unigram", "wordpiece")
 """Kinds whose tokens end where words do. `multiword` has tokens across the ends of sentences."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees or fills the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAMCTL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def _corpus() -> list[str]:
@@ -32,7 +40,7 @@ def _corpus() -> list[str]:
         "A quick brown fox, they say, jumps over the lazy dog!",
         'Who said "never"? Nobody did (so far).',
     ] * 9
-    return [*lines, " ".join(string.ascii_letters)]
+    return [*lines, " ".join(string.ascii_letters + string.punctuation), string.ascii_lowercase + "a"]
 
 
 def _byte_bpe(split: pre_tokenizers.PreTokenizer, *, bos: bool, size: int = 500) -> Tokenizer:

@@ -54,7 +54,9 @@ def test_long_stretches_are_broken(excess: int) -> None:
 
 @pytest.fixture(scope="module")
 def haystack(tokenizer_of: Any) -> Haystack:
-    return Haystack.of([" Here we go.", " The sky is blue.", " No."], PromptTokenizer(tokenizer_of("byte_bpe")))
+    return Haystack.of(
+        [" Here we go.", " The sky is blue.", " No."], PromptTokenizer(tokenizer_of("byte_bpe"))
+    )
 
 
 def test_sentences_run_on_through_the_repeats(haystack: Haystack) -> None:
@@ -72,7 +74,9 @@ def test_sentences_run_on_through_the_repeats(haystack: Haystack) -> None:
 def test_stability_reaches_up_to_the_first_bad_pair(haystack: Haystack, tokenizer_of: Any) -> None:
     assert haystack.first_unstable is None
     pieces = PromptTokenizer(tokenizer_of("wordpiece"))
-    bad = Haystack.of([" The sky is blue.", " Here we go.", " Here is 日本語.", " The sun is yellow."], pieces)
+    bad = Haystack.of(
+        [" The sky is blue.", " Here we go.", " Here is 日本語.", " The sun is yellow."], pieces
+    )
     assert (
         bad.first_unstable == 1
     )  # the second sentence together with the third, which has unknown characters

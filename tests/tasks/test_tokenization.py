@@ -1,5 +1,6 @@
 """Pieces of a prompt get the tokens that they have inside the prompt, for every kind of tokenizer."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,67 @@ def test_a_slow_tokenizer() -> None:
     [piece] = pieces.continuations([" is blue."], behind=["The sky"])
     assert (piece.ids.tolist(), piece.clean) == ([4, 5], True)
     assert len(pieces.digest) == 64
+
+
+def with_chat(tokenizer: Any, template: str) -> PromptTokenizer:
+    copied = copy.deepcopy(tokenizer)
+    copied.chat_template = template
+    return PromptTokenizer(copied, chat=True)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["User: {{ m }}\n\nAssistant:", "<s>[INST] {{ m }} [/INST]", "<s>{{ m }}</s>", "{{ m }}", "{{ m }} "],
+)
+@pytest.mark.parametrize("kind", ["byte_bpe", "three_digits", "metaspace_first"])
+def test_a_chat_template_around_pieces_makes_the_whole_text(
+    kind: str, template: str, tokenizer_of: Any
+) -> None:
+    pieces = with_chat(tokenizer_of(kind), template.replace("{{ m }}", "{{ messages[0]['content'] }}"))
+    before, behind = template.split("{{ m }}")
+    assert pieces.chat is not None
+    assert (pieces.chat.before, pieces.chat.behind) == (before, behind)
+    closing = pieces.closing(" What is the pass key?", " The pass key is")
+    ids = [*pieces.prefix, *pieces.opening(FIRST), *pieces.continuations([SECOND])[0].ids, *closing]
+    text = before + FIRST + SECOND + " What is the pass key?" + behind + " The pass key is"
+    assert ids == pieces.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert pieces.are_stable([np.array(ids[len(pieces.prefix) :], dtype=np.int32)], opening=True) == [True]
+
+
+def test_special_tokens_of_the_template_alone_are_special(tokenizer_of: Any) -> None:
+    pieces = with_chat(tokenizer_of("byte_bpe"), "<s>{{ messages[0]['content'] }}</s>")
+    special = pieces.tokenizer.convert_tokens_to_ids(["<s>", "</s>"])
+    assert list(pieces.prefix) == special[:1]
+    closing = pieces.closing(" What is </s> here?", " It is").tolist()
+    assert [token for token in closing if token in special] == special[1:]
+    assert pieces.decode(np.array(closing)) == " What is </s> here?</s> It is"
+    with pytest.raises(BadInput, match="makes a special token of '</s>'"):
+        pieces.opening("It ends. </s> Or not.")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "has no chat template; leave out --apply-chat-template"),
+        ("{{ raise_exception('no such role') }}", "fails: no such role"),
+        ("{{ messages[0] + 1 }}", "fails: "),
+        ("{% if %}", "fails: "),
+        ("Nothing of it.", "does not render a user's message once, as it is"),
+        (
+            "{{ messages[0]['content'] }} {{ messages[0]['content'] }}",
+            "does not render a user's message once",
+        ),
+        ("{{ messages[0]['content'] | lower }}", "does not render a user's message once"),
+    ],
+)
+def test_chat_templates_that_are_none(template: Any, message: str, tokenizer_of: Any) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        with_chat(tokenizer_of("byte_bpe"), template)
+    assert "\n" not in str(error.value)
+
+
+def test_the_digest_tells_chat_templates_apart(tokenizer_of: Any) -> None:
+    content = "{{ messages[0]['content'] }}"
+    templates = [content, f"User: {content}", f"{content}\n\nAssistant:", f"User: {content}\n\nAssistant:"]
+    digests = {with_chat(tokenizer_of("byte_bpe"), template).digest for template in templates}
+    assert len(digests | {PromptTokenizer(tokenizer_of("byte_bpe")).digest}) == 5

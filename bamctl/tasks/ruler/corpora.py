@@ -42,19 +42,25 @@ def read_essays(source: str) -> str:
     Raises:
         BadInput: there is no such text, it is not UTF-8, or it is empty.
     """
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # there is no such home folder, which reading the file will say
+        path = Path(source)
     if source == RULER:
         text = _json_text(data_file("PaulGrahamEssays.json"))
     elif path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md"))
+        files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md") and file.is_file())
         if not files:
             raise BadInput(f"{path} holds no *.txt or *.md file; name a text file or a folder of them")
-        text = " ".join(read_text(file) for file in files)
+        text = " ".join(_plain_text(file) for file in files)
     elif path.suffix == ".json":
         text = _json_text(path)
     else:
-        text = read_text(path)
-    return re.sub(r"\s+", " ", text).strip()
+        text = _plain_text(path)
+    text = re.sub(r"\s+", " ", text).strip()
+    if not text:
+        raise BadInput(f"{path} is empty; name a text with sentences in it")
+    return text
 
 
 def essay_sentences(text: str) -> list[str]:
@@ -76,12 +82,17 @@ def spaced_essay_sentences(text: str) -> list[str]:
     return [" " + sentence for sentence in essay_sentences(text)]
 
 
+def _plain_text(path: Path) -> str:
+    return read_text(path).removeprefix("\ufeff")
+
+
 @cache
 def _json_text(path: Path) -> str:
-    content = read_text(path)
+    content = _plain_text(path)
     try:
         text = json.loads(content)["text"]
-    except (ValueError, KeyError, TypeError):
+        text.encode()  # half a character of JSON's own escapes is none
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         text = None
     if not isinstance(text, str):
         raise BadInput(f"{path} is no JSON object with the field text, as RULER's essays are")

@@ -12,10 +12,10 @@ from bamctl.tasks.ruler.niah_spec import NiahSpec
 from bamctl.tasks.ruler.words import draw, draw_distinct
 from bamctl.tasks.tokenization import BEHIND_NEWLINE, Ids, PromptTokenizer
 
-SMALLEST_POOL = 1024
-"""Needles; larger pools are powers of two."""
+SMALLEST_POOL, LARGEST_POOL = 1024, 2**20
+"""Needles; pools are powers of two. A haystack of more needles than the largest starts again."""
 
-_VERSION = 1
+_VERSION = 2
 """Of a pool: rises whenever the same definition would give other needles."""
 
 
@@ -27,25 +27,29 @@ class DistractorPool:
         self._tokenizer = tokenizer
         self._pools: dict[int, _Pool] = {}
 
-    def haystack(self, tokens: int, *, without: list[str], rng: np.random.Generator) -> Haystack:
-        """Lines in an order of their own, at least so many tokens of them.
+    def haystack(self, tokens: int, *, without: list[str], rng: np.random.Generator) -> tuple[Haystack, str]:
+        """Lines in an order of their own, at least so many tokens of them, and the first line's text.
 
-        They are drawn from a pool of at least twice as many. Which pool that is depends on `tokens` and on
-        nothing else that other samples have.
+        They are drawn from a pool of at least twice as many, or from the largest. Which pool that is depends
+        on `tokens` and on nothing else that other samples have.
 
         Args:
             tokens: how many are wanted.
-            without: keys that no line may have.
+            without: what no line may have as its key or value.
             rng: the sample's stream.
         """
         smallest = self._pool(SMALLEST_POOL)
         # The lines in `without` are left out.
         lines = 2 * (tokens / (len(smallest.ids) / SMALLEST_POOL) + len(without))
-        size = max(SMALLEST_POOL, 2 ** math.ceil(math.log2(lines)))
+        size = min(max(SMALLEST_POOL, 2 ** math.ceil(math.log2(lines))), LARGEST_POOL)
         pool = self._pool(size)
         order = rng.permutation(size)
-        taken = np.isin(pool.keys[order], np.array(without, dtype=pool.keys.dtype))
-        return pool.lines(order[~taken], tokens)
+        taken = np.isin(pool.keys, without) | np.isin(pool.values, without)
+        order = order[~taken[order]]
+        return pool.lines(order, tokens), self._line(str(pool.keys[order[0]]), str(pool.values[order[0]]))
+
+    def _line(self, key: str, value: str) -> str:
+        return self._spec.needle_text(key, value) + "\n"
 
     def _pool(self, size: int) -> "_Pool":
         if size not in self._pools:
@@ -59,11 +63,9 @@ class DistractorPool:
         rng = np.random.default_rng(int(digest_of(*named)[:16], 16))
         keys = draw_distinct(self._spec.type_needle_k, size, rng)
         values = [draw(self._spec.type_needle_v, rng) for _ in keys]
-        needles = [self._spec.needle_text(key, value) for key, value in zip(keys, values, strict=True)]
-        lines = Haystack.of(
-            [needle + "\n" for needle in needles], self._tokenizer, behind=BEHIND_NEWLINE
-        ).arrays()
-        return {**lines, "keys": np.array(keys)}
+        lines = [self._line(key, value) for key, value in zip(keys, values, strict=True)]
+        haystack = Haystack.of(lines, self._tokenizer, behind=BEHIND_NEWLINE)
+        return {**haystack.arrays(), "keys": np.array(keys), "values": np.array(values)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,6 +73,7 @@ class _Pool:
     ids: Ids
     ends: NDArray[np.int64]
     keys: NDArray[np.str_]
+    values: NDArray[np.str_]
     first_unstable: int | None
 
     @classmethod
@@ -80,6 +83,7 @@ class _Pool:
             ids=haystack.token_ids,
             ends=haystack.ends,
             keys=arrays["keys"],
+            values=arrays["values"],
             first_unstable=haystack.first_unstable,
         )
 

@@ -4,6 +4,7 @@ The prompt is the template with the haystack in its place, and the beginning of 
 `layout` says where needles go, `fill` how long the haystack is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,16 +12,22 @@ import numpy as np
 
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length
-from bamctl.tasks.cache import digest_of
-from bamctl.tasks.fill import Source, fill
+from bamctl.tasks.cache import cached, digest_of
+from bamctl.tasks.fill import Source, fill, repeated_line
 from bamctl.tasks.haystack import Haystack
 from bamctl.tasks.prompt import Prompt
-from bamctl.tasks.ruler.corpora import essay_sentences
+from bamctl.tasks.ruler.corpora import essay_sentences, spaced_essay_sentences
 from bamctl.tasks.ruler.distractors import DistractorPool
-from bamctl.tasks.ruler.layout import NeedlePrompt, essay_slots, line_slots
+from bamctl.tasks.ruler.layout import (
+    NeedlePrompt,
+    anchors_behind,
+    essay_slots,
+    line_slots,
+    opening_and_gap,
+)
 from bamctl.tasks.ruler.niah_spec import NeedleType, NiahSpec
 from bamctl.tasks.ruler.words import DIGITS, draw_distinct, word_list
-from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, PromptTokenizer
+from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
 
 DEPTHS = np.round(np.linspace(0, 100, 40)).astype(int)
 """RULER's depths in percent, of which each needle has one of its own."""
@@ -54,12 +61,15 @@ class NiahTask:
         """
         self.spec = spec
         self.tokenizer = tokenizer
+        before, _, _ = spec.around(["key"] * spec.num_needle_q)
+        self._behind_opening = anchors_behind(before)
+        self._gap = opening_and_gap(before)[1]
         self._source: Source | None = None
         self._distractors = DistractorPool(spec, tokenizer)
         if spec.type_haystack == "essay":
-            self._source = _essays(spec, tokenizer)
+            self._source = self._essays()
         elif spec.type_haystack != "needle":
-            self._source = _lines(spec, tokenizer)
+            self._source = self._lines()
         self.shortest_length = self._shortest_length()
 
     def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
@@ -83,11 +93,9 @@ class NiahTask:
             answer_prefix=answer_prefix,
             needles=tuple(self.spec.needle_text(*drawn.needles[index][:2]) for index in order),
             depths=tuple(drawn.needles[index][2] for index in order),
+            behind_opening=self._behind_opening,
         )
-        source = self._source
-        if source is None:
-            keys = [key for key, _, _ in drawn.needles]
-            source = Source(self._distractors.haystack(room, without=keys, rng=rng))
+        source = self._source or self._others(room, drawn, rng)
         slots = essay_slots if self.spec.type_haystack == "essay" else line_slots
         filled = fill(partial(slots, prompt), source, self.tokenizer, room)
         if isinstance(filled, int):
@@ -104,7 +112,7 @@ class NiahTask:
             needle_spans=tuple(spans[index] for index in range(len(spans))),
             depths=tuple(float(depth) for _, _, depth in drawn.needles),
             shared_prefix=min(start for start, _ in spans.values()),
-            haystack_repeats=repeats if self.spec.type_haystack == "essay" else 0,
+            haystack_repeats=0 if self.spec.repeats_one_line else repeats,
             roundtrip_stable=filled.assembly.is_stable() and answers[0].clean,
             tokens_to_generate=generated,
             chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
@@ -113,8 +121,12 @@ class NiahTask:
     def draw(self, depth: float, rng: np.random.Generator) -> NiahDraw:
         """The words, numbers and depths of a sample whose first needle is at `depth`."""
         spec = self.spec
-        keys = draw_distinct(spec.type_needle_k, spec.keys, rng)
-        values = draw_distinct(spec.type_needle_v, spec.needles, rng)
+        if spec.type_needle_k == spec.type_needle_v:
+            both = draw_distinct(spec.type_needle_k, spec.keys + spec.needles, rng)
+            keys, values = both[: spec.keys], both[spec.keys :]
+        else:
+            keys = draw_distinct(spec.type_needle_k, spec.keys, rng)
+            values = draw_distinct(spec.type_needle_v, spec.needles, rng)
         # Drawn keys have no order of their own, so that the first ones are as good as any.
         asked = spec.num_needle_q * spec.num_needle_v
         # RULER never ends with more needles than its 40 depths; here each needle has one, as far apart.
@@ -165,28 +177,38 @@ class NiahTask:
             return DIGITS + 1
         if kind == "uuids":
             return UUID_CHARACTERS + 1
-        nouns = ["-" + noun for noun in word_list("noun")]
-        return 1 + sum(
-            max(len(piece.ids) for piece in self.tokenizer.continuations(words))
-            for words in (word_list("adjective"), nouns)
+        parts = (word_list("adjective"), tuple("-" + noun for noun in word_list("noun")))
+        key = digest_of("longest", self.tokenizer.digest, *parts[0], *parts[1])
+        return 1 + int(
+            cached(key, lambda: {"tokens": np.array(sum(map(self._most_tokens, parts)))})["tokens"]
         )
 
+    def _most_tokens(self, words: Sequence[str]) -> int:
+        return max(len(piece.ids) for piece in self.tokenizer.continuations(words))
 
-def _essays(spec: NiahSpec, tokenizer: PromptTokenizer) -> Source:
-    text = spec.essay_text
-    haystack = Haystack.kept(
-        lambda: [" " + sentence for sentence in essay_sentences(text)],
-        ("essays", digest_of(text)),
-        tokenizer,
-    )
-    # Behind the template the first sentence has no space of its own. Splitting all of the text takes seconds.
-    start = essay_sentences(text[:_ENOUGH])
-    sentence = start[0] if len(start) > 1 else essay_sentences(text)[0]
-    first = tokenizer.continuations([sentence], behind=(*BEHIND_NEWLINE, *ANCHORS))[0]
-    return Source(haystack, first=first.ids)
+    def _essays(self) -> Source:
+        text = self.spec.essay_text
+        haystack = Haystack.kept(
+            lambda: spaced_essay_sentences(text), ("essays", digest_of(text)), self.tokenizer
+        )
+        # The first sentence that the haystack has. Splitting all of the text takes seconds.
+        first = next(
+            sentence
+            for part in (text[:_ENOUGH], text)
+            for sentence in essay_sentences(part)[: None if len(part) == len(text) else -1]
+            if len(self.tokenizer.continuations([" " + sentence])[0].ids)
+        )
+        return Source(haystack, first=self._first(first))
 
+    def _lines(self) -> Source:
+        noise = self.spec.noise
+        return repeated_line(noise, self.tokenizer, first=self._first(noise + "\n"))
 
-def _lines(spec: NiahSpec, tokenizer: PromptTokenizer) -> Source:
-    haystack = Haystack.of([spec.noise + "\n"], tokenizer, behind=BEHIND_NEWLINE)
-    run_on = tokenizer.continuations([" " + spec.noise])[0].ids
-    return Source(haystack, run_on=run_on)
+    def _others(self, tokens: int, drawn: NiahDraw, rng: np.random.Generator) -> Source:
+        words = [word for key, value, _ in drawn.needles for word in (key, value)]
+        haystack, line = self._distractors.haystack(tokens, without=words, rng=rng)
+        return Source(haystack, first=self._first(line))
+
+    def _first(self, sentence: str) -> Ids:
+        """The tokens of a sentence at the start of the haystack."""
+        return self.tokenizer.continuations([self._gap + sentence], behind=self._behind_opening)[0].ids

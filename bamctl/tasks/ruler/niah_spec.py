@@ -76,8 +76,8 @@ class NiahSpec(RulerSpec):
     def _has_no_more_needles_than_can_be_told_apart(self) -> "NiahSpec":
         if self.needles > MOST_NEEDLES:
             raise BadInput(
-                f"num_needle_k and num_needle_q times num_needle_v: {self.needles} needles are too many; the most"
-                f" are {MOST_NEEDLES}"
+                f"num_needle_k, num_needle_q and num_needle_v: {self.needles} needles are too many; the most are"
+                f" {MOST_NEEDLES}"
             )
         return self
 
@@ -94,7 +94,7 @@ class NiahSpec(RulerSpec):
             raise BadInput(f"{self.name}: essays: {error}") from None
 
     def uses(self, field: str) -> bool:
-        """Whether a field decides anything: `essays` alone of what only some haystacks have can be left out."""
+        """Whether a field decides anything; of what only some haystacks have `essays` alone can be left out."""
         return super().uses(field) and (field != "essays" or self.type_haystack == "essay")
 
     def resolved(self) -> dict[str, Any]:
@@ -108,6 +108,11 @@ class NiahSpec(RulerSpec):
     def written(self, field: str) -> str:
         """A field's value for people: of a path the file's name."""
         return Path(self.essays).name if field == "essays" else super().written(field)
+
+    @property
+    def repeats_one_line(self) -> bool:
+        """Whether the haystack is the line `noise`, over and over."""
+        return self.type_haystack in ("repeat", "noise")
 
     @property
     def keys(self) -> int:

@@ -14,9 +14,9 @@ DIGITS = 7
 
 @cache
 def word_list(kind: str) -> tuple[str, ...]:
-    """A list of the package wonderwords: ``noun``, ``adjective`` or ``verb``."""
+    """A list of the package wonderwords: ``noun``, ``adjective`` or ``verb``; each word once."""
     text = resources.files("wonderwords.assets").joinpath(f"{kind}list.txt").read_text(encoding="utf-8")
-    return tuple(line.rstrip() for line in text.splitlines())
+    return tuple(dict.fromkeys(line.rstrip() for line in text.splitlines()))
 
 
 def draw(kind: NeedleType, rng: np.random.Generator) -> str:
