@@ -2,7 +2,7 @@
 
 import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,8 +47,8 @@ def read_essays(source: str) -> str:
     except RuntimeError:  # there is no such home folder, which reading the file will say
         path = Path(source)
     if source == RULER:
-        text = _json_text(data_file("PaulGrahamEssays.json"))
-    elif path.is_dir():
+        return _normalised(_json_text(data_file("PaulGrahamEssays.json")))
+    if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md") and file.is_file())
         if not files:
             raise BadInput(f"{path} holds no *.txt or *.md file; name a text file or a folder of them")
@@ -57,7 +57,7 @@ def read_essays(source: str) -> str:
         text = _json_text(path)
     else:
         text = _plain_text(path)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = _normalised(text)
     if not text:
         raise BadInput(f"{path} is empty; name a text with sentences in it")
     return text
@@ -80,6 +80,12 @@ def essay_sentences(text: str) -> list[str]:
 def spaced_essay_sentences(text: str) -> list[str]:
     """`essay_sentences`, each behind the space that joins it to what comes before."""
     return [" " + sentence for sentence in essay_sentences(text)]
+
+
+@lru_cache(maxsize=1)
+def _normalised(text: str) -> str:
+    """A text of megabytes, which several tasks in a row ask for."""
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def _plain_text(path: Path) -> str:

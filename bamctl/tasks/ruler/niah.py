@@ -80,11 +80,11 @@ class NiahTask:
         """
         if not 0 <= depth <= 100:
             raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
-        if length < self.shortest_length:
-            raise self._too_short(length, self.shortest_length)
-        drawn = self.draw(depth, rng)
         generated = self.spec.tokens_to_generate
         room = length - generated if self.spec.length_includes_generation else length
+        if room < 1:
+            raise self._too_short(length, self.shortest_length)
+        drawn = self.draw(depth, rng)
         before, question, answer_prefix = self.spec.around(drawn.queries)
         order = sorted(range(len(drawn.needles)), key=lambda index: drawn.needles[index][2])
         prompt = NeedlePrompt(

@@ -76,8 +76,8 @@ class NiahSpec(RulerSpec):
     def _has_no_more_needles_than_can_be_told_apart(self) -> "NiahSpec":
         if self.needles > MOST_NEEDLES:
             raise BadInput(
-                f"num_needle_k, num_needle_q and num_needle_v: {self.needles} needles are too many; the most are"
-                f" {MOST_NEEDLES}"
+                f"num_needle_k, num_needle_q and num_needle_v: {self.needles} needles are too many; the most"
+                f" are {MOST_NEEDLES}"
             )
         return self
 
@@ -94,7 +94,7 @@ class NiahSpec(RulerSpec):
             raise BadInput(f"{self.name}: essays: {error}") from None
 
     def uses(self, field: str) -> bool:
-        """Whether a field decides anything; of what only some haystacks have `essays` alone can be left out."""
+        """Whether a field decides anything: `essays` does where the haystack is of essays."""
         return super().uses(field) and (field != "essays" or self.type_haystack == "essay")
 
     def resolved(self) -> dict[str, Any]:
