@@ -11,8 +11,16 @@ from bamctl.errors import BadInput, did_you_mean
 from bamctl.locations import search_path
 from bamctl.tasks.base import Task
 from bamctl.tasks.passkey import PasskeySpec, PasskeyTask
+from bamctl.tasks.ruler.common_words import CommonWordsTask
+from bamctl.tasks.ruler.common_words_spec import CommonWordsSpec
+from bamctl.tasks.ruler.frequent_words import FrequentWordsTask
+from bamctl.tasks.ruler.frequent_words_spec import FrequentWordsSpec
 from bamctl.tasks.ruler.niah import NiahTask
 from bamctl.tasks.ruler.niah_spec import NiahSpec
+from bamctl.tasks.ruler.question_answering import QuestionAnsweringTask
+from bamctl.tasks.ruler.question_answering_spec import QuestionAnsweringSpec
+from bamctl.tasks.ruler.variable_tracking import VariableTrackingTask
+from bamctl.tasks.ruler.variable_tracking_spec import VariableTrackingSpec
 from bamctl.tasks.spec import TaskSpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
@@ -27,7 +35,14 @@ RULER_TASKS = (
 )
 """RULER's thirteen, in its own order."""
 
-KINDS: dict[str, type[TaskSpec]] = {"passkey": PasskeySpec, "niah": NiahSpec}
+KINDS: dict[str, type[TaskSpec]] = {
+    "passkey": PasskeySpec,
+    "niah": NiahSpec,
+    "variable_tracking": VariableTrackingSpec,
+    "common_words_extraction": CommonWordsSpec,
+    "freq_words_extraction": FrequentWordsSpec,
+    "qa": QuestionAnsweringSpec,
+}
 """What a file's field `task` may say, and the fields that follow from it."""
 
 
@@ -106,6 +121,14 @@ def build_task(spec: TaskSpec, tokenizer: "PreTrainedTokenizerBase | PromptToken
             return PasskeyTask(spec, pieces)
         case NiahSpec():
             return NiahTask(spec, pieces)
+        case VariableTrackingSpec():
+            return VariableTrackingTask(spec, pieces)
+        case CommonWordsSpec():
+            return CommonWordsTask(spec, pieces)
+        case FrequentWordsSpec():
+            return FrequentWordsTask(spec, pieces)
+        case QuestionAnsweringSpec():
+            return QuestionAnsweringTask(spec, pieces)
         case _:
             raise TypeError(f"no task is made of a {type(spec).__name__}")
 

@@ -133,14 +133,19 @@ def repeated_line(line: str, tokenizer: PromptTokenizer, *, first: Ids) -> Sourc
         tokenizer: whose tokens are wanted.
         first: the line's tokens at the start of the haystack, its newline included.
     """
-    sentences = split_sentences(line)
-    parts = sentences if len(sentences) > 1 else line.split(" ")
-    turned = [line, *(" ".join(parts[start:] + parts[:start]) for start in range(1, len(parts)))]
+    turned = turns(line)
     starts = tokenizer.continuations(turned, behind=BEHIND_NEWLINE)
     again = tokenizer.continuations([" " + text for text in turned])
     run_on, *beginnings = [np.concatenate([one.ids, two.ids]) for one, two in zip(starts, again, strict=True)]
     haystack = Haystack.of([line + "\n"], tokenizer, behind=BEHIND_NEWLINE)
     return Source(haystack, first=first, run_on=run_on, beginnings=beginnings)
+
+
+def turns(line: str) -> list[str]:
+    """A line that begins with each of its sentences in turn; with each of its words where it has but one."""
+    sentences = split_sentences(line)
+    parts = sentences if len(sentences) > 1 else line.split(" ")
+    return [line, *(" ".join(parts[start:] + parts[:start]) for start in range(1, len(parts)))]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -206,6 +206,25 @@ class Haystack:
         return self.first_unstable is None or sentences - 1 <= self.first_unstable
 
 
+def laid_out(
+    token_ids: Ids, ends: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[Ids, NDArray[np.int64]]:
+    """Pieces of one array, in another order.
+
+    Args:
+        token_ids: of all pieces.
+        ends: piece i lies at the tokens ends[i] … ends[i + 1].
+        order: [n], which pieces, in which order.
+
+    Returns:
+        Their tokens, and the ends of the n pieces in them, ``[n + 1]`` from 0.
+    """
+    lengths = np.diff(ends)[order]
+    new_ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    within = np.arange(new_ends[-1]) - np.repeat(new_ends[:-1], lengths)
+    return token_ids[np.repeat(ends[order], lengths) + within], new_ends
+
+
 def _first_unstable(sentences: list[Ids], tokenizer: PromptTokenizer) -> int | None:
     """The first sentence that does not survive together with the next one; the first one follows the last."""
     around = [*sentences, sentences[0]]

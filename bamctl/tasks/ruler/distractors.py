@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamctl.tasks.cache import Arrays, cached, digest_of
-from bamctl.tasks.haystack import Haystack
+from bamctl.tasks.haystack import Haystack, laid_out
 from bamctl.tasks.ruler.niah_spec import NiahSpec
 from bamctl.tasks.ruler.words import draw, draw_distinct
 from bamctl.tasks.tokenization import BEHIND_NEWLINE, Ids, PromptTokenizer
@@ -92,12 +92,7 @@ class _Pool:
 
         Their seams look like those of the pool, the end of a line and the start of another one.
         """
-        lengths = np.diff(self.ends)[order]
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        count = min(len(order), int(np.searchsorted(ends, tokens)) + 1)
-        starts = self.ends[order[:count]]
-        ends = ends[: count + 1]
-        within = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths[:count])
-        ids = self.ids[np.repeat(starts, lengths[:count]) + within]
+        count = int(np.searchsorted(np.cumsum(np.diff(self.ends)[order]), tokens)) + 1
+        ids, ends = laid_out(self.ids, self.ends, order[:count])
         unstable = None if self.first_unstable is None else 0
-        return Haystack(token_ids=ids, ends=ends.astype(np.int64), first_unstable=unstable)
+        return Haystack(token_ids=ids, ends=ends, first_unstable=unstable)

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 
 from bamctl.errors import BadInput
-from bamctl.lengths import format_length
 from bamctl.tasks.cache import cached, digest_of
 from bamctl.tasks.fill import Source, fill, repeated_line
 from bamctl.tasks.haystack import Haystack
@@ -24,6 +23,14 @@ from bamctl.tasks.ruler.layout import (
     essay_slots,
     line_slots,
     opening_and_gap,
+)
+from bamctl.tasks.ruler.limits import (
+    MARK,
+    chat_tokens,
+    prompt_tokens,
+    target_length,
+    tokens_in_parts,
+    too_short,
 )
 from bamctl.tasks.ruler.niah_spec import NeedleType, NiahSpec
 from bamctl.tasks.ruler.words import DIGITS, draw_distinct, word_list
@@ -80,10 +87,9 @@ class NiahTask:
         """
         if not 0 <= depth <= 100:
             raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
-        generated = self.spec.tokens_to_generate
-        room = length - generated if self.spec.length_includes_generation else length
+        room = prompt_tokens(self.spec, length)
         if room < 1:
-            raise self._too_short(length, self.shortest_length)
+            raise too_short(self.spec, length, self.shortest_length)
         drawn = self.draw(depth, rng)
         before, question, answer_prefix = self.spec.around(drawn.queries)
         order = sorted(range(len(drawn.needles)), key=lambda index: drawn.needles[index][2])
@@ -99,7 +105,7 @@ class NiahTask:
         slots = essay_slots if self.spec.type_haystack == "essay" else line_slots
         filled = fill(partial(slots, prompt), source, self.tokenizer, room)
         if isinstance(filled, int):
-            raise self._too_short(length, length + filled)
+            raise too_short(self.spec, length, max(self.shortest_length, length + filled))
         spans = dict(zip(order, filled.assembly.needles, strict=True))
         answers = self.tokenizer.continuations(
             [" " + answer for answer in drawn.answers], behind=(answer_prefix, *ANCHORS)
@@ -114,7 +120,7 @@ class NiahTask:
             shared_prefix=min(start for start, _ in spans.values()),
             haystack_repeats=0 if self.spec.repeats_one_line else repeats,
             roundtrip_stable=filled.assembly.is_stable() and answers[0].clean,
-            tokens_to_generate=generated,
+            tokens_to_generate=self.spec.tokens_to_generate,
             chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
         )
 
@@ -142,34 +148,22 @@ class NiahTask:
             ),
         )
 
-    def _too_short(self, length: int, shortest: int) -> BadInput:
-        return BadInput(
-            f"length {format_length(length)} is too short for {self.spec.name}: with this tokenizer the"
-            f" shortest that works is {max(shortest, self.shortest_length)} tokens"
-        )
-
     def _shortest_length(self) -> int:
         """The length that holds any draw, with no haystack: texts in parts, words at their longest."""
-        spec, mark = self.spec, "\0"
+        spec = self.spec
         plain = spec.model_copy(update={"num_needle_k": 1})
-        needle = spec.needle_text(mark, mark)
-        around = "".join(plain.around([mark] * spec.num_needle_q))
+        needle = spec.needle_text(MARK, MARK)
+        around = "".join(plain.around([MARK] * spec.num_needle_q))
         key, value = self._longest(spec.type_needle_k), self._longest(spec.type_needle_v)
         keys_in_needle = spec.needle.count("{key}")
         needles = spec.needles * (
-            self._in_parts(" " + needle + "\n", mark)
+            tokens_in_parts(" " + needle + "\n", self.tokenizer)
             + keys_in_needle * key
-            + (needle.count(mark) - keys_in_needle) * value
+            + (needle.count(MARK) - keys_in_needle) * value
         )
-        generated = spec.tokens_to_generate if spec.length_includes_generation else 0
-        chat = 0
-        if self.tokenizer.chat is not None:
-            chat = len(self.tokenizer.closing("", ""))
-        texts = self._in_parts(around, mark) + around.count(mark) * key
-        return len(self.tokenizer.prefix) + texts + chat + needles + spec.needles + 2 + generated
-
-    def _in_parts(self, text: str, mark: str) -> int:
-        return sum(len(piece.ids) for piece in self.tokenizer.continuations(text.split(mark)))
+        texts = tokens_in_parts(around, self.tokenizer) + around.count(MARK) * key
+        frame = len(self.tokenizer.prefix) + chat_tokens(self.tokenizer)
+        return target_length(spec, frame + texts + needles + spec.needles + 2)
 
     def _longest(self, kind: NeedleType) -> int:
         """The most tokens that a key or value can take, and one where it joins the text around it."""
