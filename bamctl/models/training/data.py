@@ -5,31 +5,25 @@ killed goes on with the very examples it would have seen.
 """
 
 import itertools
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bamctl.errors import BadInput
+from bamctl.models.training.material import Ids, Material, passkey_spec
+from bamctl.models.training.needles import NeedleExamples
 from bamctl.models.training.recipe import (
     CopyExamples,
     Examples,
     LookupExamples,
+    NiahExamples,
     PasskeyExamples,
     Recipe,
+    StreamExamples,
 )
-from bamctl.tasks.catalog import load_spec
-from bamctl.tasks.haystack import split_sentences
-from bamctl.tasks.passkey import PasskeySpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
-Ids = NDArray[np.int64]
 _NO_IDS = np.empty(0, dtype=np.int64)
-
-MOST_DISTRACTORS = 6
-"""In one haystack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +67,12 @@ class ExampleSource:
 
     def __init__(self, recipe: Recipe, tokenizer: PromptTokenizer, text: str, eos_token_id: int) -> None:
         self.recipe = recipe
-        self.tokenizer = tokenizer
         self.eos = np.array([eos_token_id])
         self.bos = np.array(tokenizer.prefix, dtype=np.int64)
-        self.text = self._joined([f" {sentence}" for sentence in split_sentences(text)])
-        self.garbage = self._joined([f" {sentence}" for sentence in _passkey_spec("passkey").garbage])
-        self.words = np.array(sorted(set(re.findall(r"\b[a-z]{3,10}\b", text))))
+        self.material = Material(recipe.data, tokenizer, text)
+        self.needles = NeedleExamples(recipe, tokenizer, self.material, eos_token_id)
         self.passkeys = {
-            examples.task: _passkey_spec(examples.task)
+            examples.task: passkey_spec(examples.task)
             for examples in recipe.data.examples
             if isinstance(examples, PasskeyExamples)
         }
@@ -101,7 +93,7 @@ class ExampleSource:
         kinds = [self.recipe.data.examples[k] for k in rng.choice(len(self.shares), count, p=self.shares)]
         drafts = [self._draft(kind, rng) for kind in kinds]
         # One call of the tokenizer a batch: a call costs more than the few tokens of a sentence.
-        pieces = iter(self._pieces([text for draft in drafts if draft for text in draft.texts]))
+        pieces = iter(self.material.pieces([text for draft in drafts if draft for text in draft.texts]))
         rows = []
         for kind, draft in zip(kinds, drafts, strict=True):
             row = None
@@ -109,6 +101,10 @@ class ExampleSource:
                 row = self._filled(draft, [next(pieces) for _ in draft.texts], length, rng)
             elif isinstance(kind, CopyExamples):
                 row = self._copy(length, rng)
+            elif isinstance(kind, NiahExamples):
+                row = self.needles.prompt(kind, length, rng)
+            elif isinstance(kind, StreamExamples):
+                row = self.needles.stream(kind.task, length, rng, values=kind.values, queries=kind.queries)
             rows.append(self._plain(length, rng) if row is None else row)
         return Batch(
             ids=np.stack([ids for ids, _ in rows]), is_answer=np.stack([is_answer for _, is_answer in rows])
@@ -118,18 +114,18 @@ class ExampleSource:
         """The words of a question, or None for a kind that asks for nothing."""
         if isinstance(kind, PasskeyExamples):
             spec = self.passkeys[kind.task]
-            number = self._number(kind.digits, rng)
+            number = self.material.number(kind.digits, rng)
             return _Draft(
                 opening=self.openings[kind.task],
                 needles=[" " + spec.information.replace("{key}", number)],
                 question=" " + spec.question,
                 answer=f" {number}",
-                distractors=self._distractors(rng),
+                distractors=self.material.distractors(rng),
             )
         if isinstance(kind, LookupExamples):
             count = rng.integers(kind.keys[0], kind.keys[1] + 1)
-            keys = [str(key) for key in rng.choice(self.words, size=count, replace=False)]
-            values = [self._number(kind.digits, rng) for _ in keys]
+            keys = [str(key) for key in rng.choice(self.material.words, size=count, replace=False)]
+            values = [self.material.number(kind.digits, rng) for _ in keys]
             return _Draft(
                 opening=_NO_IDS,
                 needles=[
@@ -138,7 +134,7 @@ class ExampleSource:
                 ],
                 question=" " + kind.question.replace("{key}", keys[0]),
                 answer=f" {values[0]}",
-                distractors=self._distractors(rng),
+                distractors=self.material.distractors(rng),
             )
         return None
 
@@ -162,8 +158,8 @@ class ExampleSource:
         fitting = np.cumsum([len(ids) for ids in distractors]) <= budget // 4
         inserted = [*needles, *itertools.compress(distractors, fitting)]
         budget -= sum(len(ids) for ids in inserted[len(needles) :])
-        source = self.garbage if rng.random() < self.recipe.data.garbage else self.text
-        haystack = self._stretch(source, budget, rng)
+        source = self.material.garbage if rng.random() < self.recipe.data.garbage else self.material.text
+        haystack = self.material.stretch(source, budget, rng)
         rows = [opening]
         start = 0
         boundaries = np.sort(rng.integers(0, budget + 1, size=len(inserted)))
@@ -176,48 +172,13 @@ class ExampleSource:
         return ids, is_answer
 
     def _plain(self, length: int, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool_]]:
-        ids = np.concatenate([self.bos, self._stretch(self.text, length, rng)])[:length]
+        ids = np.concatenate([self.bos, self.material.stretch(self.material.text, length, rng)])[:length]
         return ids, np.zeros(length, dtype=np.bool_)
 
     def _copy(self, length: int, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool_]]:
         half = (length - len(self.bos)) // 2
-        stretch = self._stretch(self.text, half, rng)
-        ids = np.concatenate([self.bos, stretch, stretch, self._stretch(self.text, length, rng)])[:length]
+        stretch = self.material.stretch(self.material.text, half, rng)
+        ids = np.concatenate(
+            [self.bos, stretch, stretch, self.material.stretch(self.material.text, length, rng)]
+        )[:length]
         return ids, np.zeros(length, dtype=np.bool_)
-
-    def _distractors(self, rng: np.random.Generator) -> list[str]:
-        templates = self.recipe.data.distractors
-        if not templates or rng.random() >= self.recipe.data.distractor_share:
-            return []
-        return [
-            " "
-            + str(rng.choice(templates))
-            .replace("{word}", str(rng.choice(self.words)))
-            .replace("{number}", self._number((1, 10), rng))
-            for _ in range(rng.integers(1, MOST_DISTRACTORS + 1))
-        ]
-
-    def _number(self, digits: tuple[int, int], rng: np.random.Generator) -> str:
-        count = int(rng.integers(digits[0], digits[1] + 1))
-        alphabet = np.arange(10)
-        if rng.random() < self.recipe.data.few_digits_share:
-            alphabet = rng.choice(10, size=2, replace=False)
-        return "".join(str(digit) for digit in rng.choice(alphabet, size=count))
-
-    def _stretch(self, source: Ids, tokens: int, rng: np.random.Generator) -> Ids:
-        """`tokens` consecutive tokens of `source` from a random place, starting over at its end."""
-        start = int(rng.integers(len(source)))
-        return np.take(source, np.arange(start, start + tokens), mode="wrap")
-
-    def _pieces(self, texts: Sequence[str]) -> list[Ids]:
-        return [piece.ids.astype(np.int64) for piece in self.tokenizer.continuations(texts)]
-
-    def _joined(self, texts: Sequence[str]) -> Ids:
-        return np.concatenate(self._pieces(texts))
-
-
-def _passkey_spec(task: str) -> PasskeySpec:
-    spec = load_spec(task)
-    if not isinstance(spec, PasskeySpec):
-        raise BadInput(f"the recipe's passkey examples need a passkey task, and {task} is none")
-    return spec

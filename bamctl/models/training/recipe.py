@@ -3,10 +3,10 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bamctl.errors import BadInput
 
@@ -34,6 +34,15 @@ class Stage(_Section):
         if not 16 <= self.lengths[0] <= self.lengths[1]:
             raise ValueError("lengths must be [shortest, longest] with 16 <= shortest <= longest")
         return self
+
+
+def _counts(counts: tuple[int, int]) -> tuple[int, int]:
+    if not 1 <= counts[0] <= counts[1]:
+        raise ValueError("must be [fewest, most] with 1 <= fewest <= most")
+    return counts
+
+
+Counts = Annotated[tuple[int, int], AfterValidator(_counts)]
 
 
 class PasskeyExamples(_Section):
@@ -91,7 +100,52 @@ class CopyExamples(_Section):
         return "a stretch of text, and the same once more"
 
 
-Examples = PasskeyExamples | LookupExamples | TextExamples | CopyExamples
+class NiahExamples(_Section):
+    """Prompts of a needle task of RULER, in the words of its file, with their answers.
+
+    Where an example does not fit into a batch's length, a stream of the same task takes its place.
+    """
+
+    kind: Literal["niah"]
+    weight: float = Field(gt=0)
+    task: str
+    keys: Counts | None = None
+    """How many keys; None for as many as the task has."""
+    values: Counts | None = None
+    """How many values of each key; None for as many as the task has."""
+    queries: Counts | None = None
+    """How many keys are asked for; None for as many as the task has."""
+
+    def describe(self) -> str:
+        """In a few words, for the card."""
+        given = {"keys": self.keys, "values a key": self.values, "keys asked for": self.queries}
+        counts = [f"{counts[0]} to {counts[1]} {name}" for name, counts in given.items() if counts]
+        return f"the prompt of the task {self.task}" + "".join(f", {count}" for count in counts)
+
+
+class StreamExamples(_Section):
+    """Facts and questions by turns, cut from a needle task's words: many answers in few tokens.
+
+    A fact is a needle from the word before its key on, a question the task's answer prefix likewise.
+    """
+
+    kind: Literal["niah_stream"]
+    weight: float = Field(gt=0)
+    task: str
+    values: int = Field(default=1, ge=1)
+    """The most values that a key gets."""
+    queries: int = Field(default=1, ge=1)
+    """The most keys in one question."""
+
+    def describe(self) -> str:
+        """In a few words, for the card."""
+        return (
+            f"short facts and questions by turns, in words of the task {self.task}; up to {self.values}"
+            f" values a key and {self.queries} keys a question"
+        )
+
+
+Examples = PasskeyExamples | LookupExamples | TextExamples | CopyExamples | NiahExamples | StreamExamples
 
 
 class DataRecipe(_Section):
@@ -108,16 +162,25 @@ class DataRecipe(_Section):
     """Share of the haystacks that hold any."""
     few_digits_share: float = Field(default=0.25, ge=0, le=1)
     """Share of the numbers that use two digits only: repeated digits are the hardest to copy."""
+    held_out_nouns: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the nouns that no key of a needle is made of, so that unseen keys can be asked for."""
 
 
 class OptimiserRecipe(_Section):
-    """AdamW; warm-up, constant, then linear to zero."""
+    """AdamW, and Muon where it has a learning rate; warm-up, constant, then linear to zero."""
 
     steps: int = Field(ge=1)
     tokens_per_step: int = Field(ge=64)
     learning_rate: float = Field(gt=0)
     prior_learning_rate: float = Field(gt=0)
     """Of α, β, μ and SSMax's factor."""
+    muon_learning_rate: float | None = Field(default=None, gt=0)
+    """Of the matrices inside the layers, which Muon then takes over from AdamW."""
+    tokens_per_pass: int | None = Field(default=None, ge=64)
+    """A batch goes through the model in parts of at most so many tokens, for memory's and the cache's sake;
+    None for all at once. The gradient is that of the whole."""
+    language_weight: float = Field(default=1.0, ge=0)
+    """Of the mean loss over all tokens, beside the mean loss over those that were asked for."""
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = Field(default=0.05, ge=0)
     """Of matrices alone: never of norms, priors or SSMax's factor."""
@@ -133,6 +196,15 @@ class LogLengthJitter(_Section):
     share: float = Field(default=0.75, ge=0, le=1)
     lowest: float = Field(default=0.6, gt=0)
     highest: float = Field(default=2.0, gt=0)
+
+
+_YOUNGER = (
+    ("data", "held_out_nouns", 0.0),
+    ("optimiser", "muon_learning_rate", None),
+    ("optimiser", "tokens_per_pass", None),
+    ("optimiser", "language_weight", 1.0),
+)
+"""Fields younger than digests that are out in the world, left out of them where they change nothing."""
 
 
 class Recipe(_Section):
@@ -173,6 +245,9 @@ class Recipe(_Section):
     def digest(self) -> str:
         """SHA-256, in hex, of all but the prose: what a half-finished training must agree with."""
         content = self.model_dump(mode="json", exclude={"summary", "limits"})
+        for section, name, default in _YOUNGER:
+            if content[section][name] == default:
+                del content[section][name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -12,7 +12,13 @@ _PROMPT_COPIES = 5000
 """How often the prompts' words are counted, beside once for the text: enough to be merged first."""
 
 
-def train_tokenizer(text: str, prompts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+_KEY_COPIES = 20
+"""How often a key is counted: enough to weigh as much as the text, so that keys take few tokens."""
+
+
+def train_tokenizer(
+    text: str, prompts: Iterable[str], vocab_size: int, *, keys: Iterable[str] = ()
+) -> PreTrainedTokenizerFast:
     """A tokenizer of `vocab_size` tokens that puts `BOS` before a text.
 
     Digits stand alone, so that a number of n digits always is n tokens (behind its space) and numbers
@@ -30,7 +36,7 @@ def train_tokenizer(text: str, prompts: Iterable[str], vocab_size: int) -> PreTr
         show_progress=False,
     )
     words = " ".join(re.findall(r"[A-Za-z]+", " ".join(prompts)))
-    corpus = [text, *[f" {words}"] * _PROMPT_COPIES]
+    corpus = [text, *[f" {words}"] * _PROMPT_COPIES, *[f" {' '.join(keys)}"] * _KEY_COPIES]
     tokenizer.train_from_iterator(corpus, trainer)
     bos = tokenizer.token_to_id(BOS)
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, bos)])

@@ -4,7 +4,9 @@ A half-finished training lies in ``<folder>/.training/``; when it is done the fo
 Hugging Face layout with its recipe and its log.
 """
 
+import itertools
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,20 +18,24 @@ import torch
 import torch.nn.functional as F
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from bamctl.attention import Prior, ScalableSoftmax
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models.config import BamConfig
 from bamctl.models.loading import no_progress_bar
-from bamctl.models.modeling import BamForCausalLM
+from bamctl.models.modeling import BamForCausalLM, BamLayer
 from bamctl.models.training.data import Batch, ExampleSource
+from bamctl.models.training.muon import Muon
+from bamctl.models.training.needles import key_words, niah_spec
 from bamctl.models.training.recipe import (
     LookupExamples,
+    NiahExamples,
     OptimiserRecipe,
     PasskeyExamples,
     Recipe,
+    StreamExamples,
     load_recipe,
 )
 from bamctl.models.training.text import load_text
@@ -41,6 +47,8 @@ from bamctl.tasks.tokenization import PromptTokenizer
 RECIPE = "recipe.yaml"
 LOG = "training_log.jsonl"
 UNFINISHED = ".training"
+OPTIMISERS = ("optimizer", "muon")
+"""What they are called in a half-finished training."""
 SAVE_EVERY_SECONDS = 30.0
 
 
@@ -101,13 +109,16 @@ def train(
     fabric.seed_everything(recipe.seed, verbose=False)
 
     text = load_text(recipe.data.text, relative_to=recipe_file.parent)
-    tokenizer = train_tokenizer(text, prompt_strings(recipe), recipe.tokenizer.vocab_size)
+    tokenizer = train_tokenizer(
+        text, prompt_strings(recipe), recipe.tokenizer.vocab_size, keys=key_strings(recipe)
+    )
     config = model_config(recipe, tokenizer)
     source = ExampleSource(recipe, PromptTokenizer(tokenizer), text, tokenizer.eos_token_id)
-    model, optimiser = fabric.setup(bare := BamForCausalLM(config), _optimiser(bare, recipe.optimiser))
+    bare = BamForCausalLM(config)
+    model, *optimisers = fabric.setup(bare, *make_optimisers(bare, recipe.optimiser))
 
     log: list[StepReport] = []
-    state = {"model": model, "optimizer": optimiser, "log": []}
+    state = {"model": model, **dict(zip(OPTIMISERS, optimisers, strict=False)), "log": []}
     if (unfinished / "state.ckpt").exists():
         fabric.load(unfinished / "state.ckpt", state)
         log = [StepReport(**report) for report in state["log"]]
@@ -116,7 +127,7 @@ def train(
         _write_recipe(recipe, unfinished)
 
     saved_at = time.monotonic()
-    for report in _steps(recipe, source, fabric, model, optimiser, log):
+    for report in _steps(recipe, source, fabric, model, optimisers, log):
         log.append(report)
         if fabric.is_global_zero:
             on_step(report)
@@ -160,17 +171,40 @@ def learning_rate_factor(step: int, recipe: OptimiserRecipe) -> float:
 
 
 def parameter_groups(model: nn.Module, recipe: OptimiserRecipe) -> list[dict[str, Any]]:
-    """Matrices decay; norms do not; priors and SSMax do not either, and have a learning rate of their own."""
+    """AdamW's: matrices decay; norms do not; priors and SSMax do not either, and have a rate of their own.
+
+    Matrices that Muon has are not among them.
+    """
     prior_ids = _prior_parameters(model)
+    others = prior_ids | {id(p) for p in muon_parameters(model, recipe)}
     priors = [p for p in model.parameters() if id(p) in prior_ids]
-    matrices = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() >= 2]
-    vectors = [p for p in model.parameters() if id(p) not in prior_ids and p.dim() < 2]
+    matrices = [p for p in model.parameters() if id(p) not in others and p.dim() >= 2]
+    vectors = [p for p in model.parameters() if id(p) not in others and p.dim() < 2]
     groups = [
         {"params": matrices, "base_lr": recipe.learning_rate, "weight_decay": recipe.weight_decay},
         {"params": vectors, "base_lr": recipe.learning_rate, "weight_decay": 0.0},
         {"params": priors, "base_lr": recipe.prior_learning_rate, "weight_decay": 0.0},
     ]
     return [group | {"lr": group["base_lr"]} for group in groups if group["params"]]
+
+
+def muon_parameters(model: nn.Module, recipe: OptimiserRecipe) -> list[nn.Parameter]:
+    """The matrices inside the layers: all but embedding and output; none where Muon is not asked for."""
+    if recipe.muon_learning_rate is None:
+        return []
+    prior_ids = _prior_parameters(model)
+    layers = [module for module in model.modules() if isinstance(module, BamLayer)]
+    return [p for layer in layers for p in layer.parameters() if id(p) not in prior_ids and p.dim() == 2]
+
+
+def make_optimisers(model: nn.Module, recipe: OptimiserRecipe) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon where the recipe has it; no parameter has both."""
+    adamw = torch.optim.AdamW(parameter_groups(model, recipe), betas=recipe.betas, lr=recipe.learning_rate)
+    if recipe.muon_learning_rate is None:
+        return [adamw]
+    rate = recipe.muon_learning_rate
+    group = {"params": muon_parameters(model, recipe), "base_lr": rate}
+    return [adamw, Muon([group], lr=rate, weight_decay=recipe.weight_decay)]
 
 
 def _prior_parameters(model: nn.Module) -> set[int]:
@@ -183,16 +217,12 @@ def _prior_parameters(model: nn.Module) -> set[int]:
     }
 
 
-def _optimiser(model: nn.Module, recipe: OptimiserRecipe) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameter_groups(model, recipe), betas=recipe.betas, lr=recipe.learning_rate)
-
-
 def _steps(
     recipe: Recipe,
     source: ExampleSource,
     fabric: Fabric,
     model: Any,
-    optimiser: Any,
+    optimisers: list[Any],
     log: list[StepReport],
 ) -> Iterator[StepReport]:
     """The loop itself, from the step behind the log's last one."""
@@ -201,31 +231,31 @@ def _steps(
     for step in range(len(log), recipe.optimiser.steps):
         started = time.monotonic()
         factor = learning_rate_factor(step, recipe.optimiser)
-        for group in optimiser.param_groups:
+        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
             group["lr"] = group["base_lr"] * factor
         batch = source.batch(step, rank=fabric.global_rank, ranks=fabric.world_size)
-        ids = fabric.to_device(torch.from_numpy(batch.ids))
-        logits = model(ids, use_cache=False, log_length_scale=_jitter(recipe, step)).logits
-        loss, answer_loss, answer_accuracy = _losses(logits, ids, batch)
-        fabric.backward(loss if answer_loss is None else loss + answer_loss)
-        fabric.clip_gradients(model, optimiser, max_norm=recipe.optimiser.clip, error_if_nonfinite=False)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        if not torch.isfinite(loss):
+        loss, answer_loss, answer_accuracy = _pass_batch(recipe, batch, step, fabric, model)
+        fabric.clip_gradients(
+            model, optimisers[0], max_norm=recipe.optimiser.clip, error_if_nonfinite=False
+        )  # of the whole model, whichever optimiser is named
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        if not math.isfinite(loss):
             raise RunFailed(
-                f"recipe {recipe.name}: the loss is {loss.item()} at step {step + 1};"
+                f"recipe {recipe.name}: the loss is {loss} at step {step + 1};"
                 " lower optimiser.learning_rate or optimiser.prior_learning_rate"
             )
-        tokens += ids.numel() * fabric.world_size
+        tokens += batch.ids.size * fabric.world_size
         seconds += time.monotonic() - started
         yield StepReport(
             step=step + 1,
             steps=recipe.optimiser.steps,
-            length=ids.shape[1],
-            loss=loss.item(),
-            answer_loss=None if answer_loss is None else answer_loss.item(),
+            length=batch.ids.shape[1],
+            loss=loss,
+            answer_loss=answer_loss,
             answer_accuracy=answer_accuracy,
-            learning_rate=optimiser.param_groups[0]["lr"],
+            learning_rate=optimisers[0].param_groups[0]["lr"],
             tokens=tokens,
             seconds=seconds,
         )
@@ -241,19 +271,42 @@ def _jitter(recipe: Recipe, step: int) -> float:
     return jitter.lowest * (jitter.highest / jitter.lowest) ** place if applies < jitter.share else 1.0
 
 
-def _losses(logits_BLV: Tensor, ids_BL: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None, float | None]:
-    """Mean loss over all tokens, over answer tokens, and the share of answers that are all right."""
-    nll_BL = F.cross_entropy(
-        logits_BLV[:, :-1].flatten(0, 1), ids_BL[:, 1:].flatten(), reduction="none"
-    ).view(ids_BL.shape[0], -1)
-    is_answer_BL = torch.from_numpy(batch.is_answer[:, 1:]).to(ids_BL.device)
-    loss = nll_BL.mean()
-    asked_B = is_answer_BL.any(dim=1)
-    if not asked_B.any():
-        return loss, None, None
-    wrong_BL = (logits_BLV[:, :-1].argmax(dim=-1) != ids_BL[:, 1:]) & is_answer_BL
-    right = (~wrong_BL.any(dim=1) & asked_B).sum() / asked_B.sum()
-    return loss, nll_BL[is_answer_BL].mean(), right.item()
+def _pass_batch(
+    recipe: Recipe, batch: Batch, step: int, fabric: Fabric, model: Any
+) -> tuple[float, float | None, float | None]:
+    """Forward and backward, in as many parts as the recipe says.
+
+    Returns:
+        The mean loss over all tokens, over answer tokens, and the share of answers that are all right.
+    """
+    rows, length = batch.ids.shape
+    most = recipe.optimiser.tokens_per_pass
+    together = rows if most is None else max(1, most // length)
+    answers = int(batch.is_answer[:, 1:].sum())
+    asked = int(batch.is_answer[:, 1:].any(axis=1).sum())
+    loss = answer_loss = right = 0.0
+    for start in range(0, rows, together):
+        part = slice(start, start + together)
+        ids = fabric.to_device(torch.from_numpy(batch.ids[part]))
+        is_answer = fabric.to_device(torch.from_numpy(batch.is_answer[part, 1:]))
+        share = len(ids) / rows
+        with fabric.no_backward_sync(model, enabled=part.stop < rows):
+            logits = model(ids, use_cache=False, log_length_scale=_jitter(recipe, step)).logits
+            nll_BL = F.cross_entropy(
+                logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+            ).view(is_answer.shape)
+            part_loss = nll_BL.mean() * share
+            total = part_loss * recipe.optimiser.language_weight
+            found = int(is_answer.sum())
+            if found:
+                part_answer_loss = nll_BL[is_answer].mean() * (found / answers)
+                total = total + part_answer_loss
+                answer_loss += part_answer_loss.item()
+            fabric.backward(total)
+        loss += part_loss.item()
+        wrong_BL = (logits[:, :-1].argmax(dim=-1) != ids[:, 1:]) & is_answer
+        right += int((~wrong_BL.any(dim=1) & is_answer.any(dim=1)).sum())
+    return loss, answer_loss if answers else None, right / asked if asked else None
 
 
 def prompt_strings(recipe: Recipe) -> list[str]:
@@ -266,7 +319,27 @@ def prompt_strings(recipe: Recipe) -> list[str]:
             spec = load_spec(examples.task)
             if isinstance(spec, PasskeySpec):
                 strings += [spec.description, *spec.garbage, spec.information, spec.question]
+        if isinstance(examples, (NiahExamples, StreamExamples)):
+            niah = niah_spec(examples.task)
+            for values in {1, niah.num_needle_v}:
+                niah = niah.model_copy(update={"num_needle_v": values, "num_needle_q": 1})
+                strings += [*niah.around(["{key}"]), niah.needle_text("{key}", "{value}"), niah.noise]
     return [string.replace("{", " ").replace("}", " ") for string in strings]
+
+
+def key_strings(recipe: Recipe) -> list[str]:
+    """Keys that between them have every word which the recipe's needles may have, each about once."""
+    asks_for_words = any(
+        isinstance(examples, (NiahExamples, StreamExamples))
+        and niah_spec(examples.task).type_needle_k == "words"
+        for examples in recipe.data.examples
+    )
+    if not asks_for_words:
+        return []
+    adjectives, nouns = key_words(recipe.data.held_out_nouns)
+    return [
+        f"{adjective}-{noun}" for adjective, noun in zip(itertools.cycle(adjectives), nouns, strict=False)
+    ]
 
 
 def _check_folder(folder: Path, recipe: Recipe) -> None:

@@ -94,7 +94,7 @@ def test_what_is_too_long_for_a_length_gives_way_to_text(source):
         for d in (source._draft(source.recipe.data.examples[0], np.random.default_rng(s)) for s in range(9))
         if d
     )
-    pieces = source._pieces(draft.texts)
+    pieces = source.material.pieces(draft.texts)
     needed = 1 + sum(map(len, pieces[:1])) + sum(map(len, pieces[-2:])) + 1
     assert source._filled(draft, pieces, needed - 1, np.random.default_rng(0)) is None
     ids, is_answer = source._filled(draft, pieces, needed, np.random.default_rng(0))

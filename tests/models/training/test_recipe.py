@@ -25,6 +25,24 @@ def test_the_digest_is_of_the_content(recipe_file, recipe_content):
     assert load_recipe(recipe_file).digest != before
 
 
+def test_fields_that_came_later_leave_the_digests_of_older_recipes(recipe_file, recipe_content):
+    root = Path(__file__).parents[3]
+    digest = load_recipe(root / "models/tiny-bam-ssmax/recipe.yaml").digest
+    assert digest == "8cd6d982c5736af10990ea0491bb71244372e08c6a81736e8d59ea58ae5378d0"
+    before = load_recipe(recipe_file).digest
+    for section, field, default, other in (
+        ("data", "held_out_nouns", 0.0, 0.1),
+        ("optimiser", "muon_learning_rate", None, 0.02),
+        ("optimiser", "tokens_per_pass", None, 512),
+        ("optimiser", "language_weight", 1.0, 0.5),
+    ):
+        for value in (default, other):
+            recipe_content[section][field] = value
+            recipe_file.write_text(yaml.safe_dump(recipe_content))
+            assert (load_recipe(recipe_file).digest == before) == (value == default), field
+        del recipe_content[section][field]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
@@ -35,6 +53,13 @@ def test_the_digest_is_of_the_content(recipe_file, recipe_content):
         (["stages", 1, "until"], 0.9, "stages must end"),
         (["data", "examples", 0, "kind"], "riddle", "data.examples.0"),
         (["data", "text"], [], "data.text"),
+        (["data", "held_out_nouns"], 1, "data.held_out_nouns"),
+        (["optimiser", "muon_learning_rate"], 0, "optimiser.muon_learning_rate"),
+        (
+            ["data", "examples", 0],
+            {"kind": "niah", "weight": 1, "task": "niah_multivalue", "values": [3, 2]},
+            "values",
+        ),
         (["model", "vocab_size"], 5, "vocab_size"),
         (["name"], "../up", "name"),
         (["precision"], "8-bit", "precision"),

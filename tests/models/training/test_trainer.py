@@ -13,7 +13,7 @@ from bamctl.models.loading import open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training import trainer
 from bamctl.models.training.recipe import OptimiserRecipe
-from bamctl.models.training.trainer import learning_rate_factor, parameter_groups, train
+from bamctl.models.training.trainer import learning_rate_factor, make_optimisers, parameter_groups, train
 
 
 def run(recipe_file, folder, on_step=lambda report: None):
@@ -49,7 +49,12 @@ def test_a_checkpoint_comes_out(recipe_file, tmp_path):
     assert again == []
 
 
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(recipe_file, tmp_path, monkeypatch):
+@pytest.mark.parametrize("optimiser", [{}, {"muon_learning_rate": 0.02, "tokens_per_pass": 200}])
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(
+    recipe_file, recipe_content, tmp_path, monkeypatch, optimiser
+):
+    recipe_content["optimiser"] |= optimiser
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
     whole = run(recipe_file, tmp_path / "whole")
     monkeypatch.setattr(trainer, "SAVE_EVERY_SECONDS", 0.0)
 
@@ -136,6 +141,60 @@ def test_priors_and_norms_do_not_decay_and_priors_have_their_own_rate():
             is_prior = ".prior." in name or ".ssmax." in name
             assert group["lr"] == (0.7 if is_prior else 0.1)
             assert (group["weight_decay"] == 0) == (is_prior or "norm" in name)
+
+
+def test_muon_has_the_matrices_inside_the_layers_and_adamw_all_else():
+    config = BamConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        ssmax=True,
+    )
+    model = BamForCausalLM(config)
+    recipe = OptimiserRecipe(
+        steps=1, tokens_per_step=64, learning_rate=0.1, prior_learning_rate=0.7, muon_learning_rate=0.3
+    )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    adamw, muon = make_optimisers(model, recipe)
+    by_adamw, by_muon = (
+        [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
+        for optimiser in (adamw, muon)
+    )
+    assert sorted(by_adamw + by_muon) == sorted(names.values())
+    assert {name.split(".", 3)[3] for name in by_muon} == {
+        *(f"self_attn.{matrix}_proj.weight" for matrix in "qkvo"),
+        *(f"mlp.{matrix}_proj.weight" for matrix in ("gate", "up", "down")),
+    }
+    assert [group["lr"] for group in muon.param_groups] == [0.3]
+    assert [group["base_lr"] for group in muon.param_groups] == [0.3]
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(recipe_file, recipe_content, tmp_path):
+    recipe_content["optimiser"]["steps"] = 3
+    logs = []
+    for part in (None, 64, 300):
+        recipe_content["optimiser"]["tokens_per_pass"] = part
+        recipe_file.write_text(yaml.safe_dump(recipe_content))
+        logs.append(run(recipe_file, tmp_path / f"in-{part}"))
+    for log in logs[1:]:
+        assert [report.loss for report in log] == pytest.approx([report.loss for report in logs[0]], rel=1e-4)
+        for report, whole in zip(log, logs[0], strict=True):
+            assert report.answer_loss == pytest.approx(whole.answer_loss, rel=1e-4)
+            assert report.answer_accuracy == pytest.approx(whole.answer_accuracy)
+            assert report.tokens == whole.tokens
+
+
+def test_the_weight_of_the_language_loss_counts(recipe_file, recipe_content, tmp_path):
+    recipe_content["optimiser"] |= {"steps": 3, "language_weight": 0.0}
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    without = run(recipe_file, tmp_path / "without")
+    recipe_content["optimiser"]["language_weight"] = 1.0
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    plain = run(recipe_file, tmp_path / "with")
+    assert without[0].loss == plain[0].loss
+    assert without[-1].loss > plain[-1].loss
 
 
 def test_the_card_tells_what_was_measured_and_what_cannot_be_done(recipe_file, tmp_path, monkeypatch):
