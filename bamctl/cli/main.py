@@ -67,7 +67,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(*arguments, **options)
         except KeyboardInterrupt:
             raise Interrupted(
-                "interrupted; what was finished is kept: the same command goes on from there"
+                "interrupted; whatever was finished is kept: the same command goes on from there"
             ) from None
 
     return call

@@ -164,7 +164,7 @@ def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) ->
         return request
     print(
         f"{task.spec.name}: {', '.join(map(format_length, left_out))} left out, the shortest length that"
-        f" works with the tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
+        f" always works with the tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
         file=sys.stderr,
     )
     return replace(request, lengths=tuple(length for length in lengths if length not in left_out))

@@ -98,7 +98,7 @@ def export(
         if length < built.shortest_length:
             raise BadInput(
                 f"length {format_length(length)} is too short for {spec.name} with the tokenizer of"
-                f" {tokenizer}: the shortest that works is {built.shortest_length}"
+                f" {tokenizer}: the shortest that always works is {built.shortest_length}"
             )
     unstable = 0
     for length in asked:

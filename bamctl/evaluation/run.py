@@ -104,7 +104,7 @@ def check_request(task: Task, request: EvaluationRequest, longest_prompt: int | 
         if not has_prompts(task, length, request):
             raise BadInput(
                 f"length {format_length(length)} is too short for {task.spec.name} with the tokenizer of"
-                f" {model}: the shortest that works is {task.shortest_length}"
+                f" {model}: the shortest that always works is {task.shortest_length}"
             )
     if longest_prompt is not None and longest > longest_prompt:
         raise BadInput(

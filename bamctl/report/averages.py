@@ -21,17 +21,17 @@ class TaskAverage:
     """A row of ACCURACY_SCHEMA, for what the runs have in common; `variant` is empty where they differ."""
     tasks: int
     scores: Mapping[int, float]
-    """Length in tokens → mean over the tasks, 0 … 1; empty where there is none."""
+    """Length in tokens that all tasks have → mean over the tasks, 0 … 1; empty where there is none."""
     missing: str
-    """Why there is none: which task lacks which lengths."""
+    """Why there is none at other lengths, or at all: which task lacks which lengths."""
 
 
 def task_averages(accuracy: pd.DataFrame) -> list[TaskAverage]:
     """The averages of all models that have several of RULER's tasks.
 
-    There is none where a task lacks a length that another one has, as means of different tasks cannot be
-    compared. Options that only some tasks have (`variant`) part runs into several averages only if a task was
-    run with and without them.
+    There is none at a length that a task lacks, as means of different tasks cannot be compared. Options that
+    only some tasks have (`variant`) part runs into several averages only if a task was run with and without
+    them.
 
     Args:
         accuracy: rows of ACCURACY_SCHEMA.
@@ -57,11 +57,12 @@ def _average(runs: pd.DataFrame) -> TaskAverage:
         for task, row in by_task.iterrows()
         if len(lengths := by_task.columns[row.isna()])
     ]
+    means = {int(str(length)): float(mean) for length, mean in by_task.dropna(axis="columns").mean().items()}
     if _runs_a_task(runs) > 1:
         counts = runs.groupby("task")["run_id"].nunique()
         missing = [f"{task} has {counts[task]} runs" for task in by_task.index if counts[task] > 1]
+        means = {}
     run: dict[str, Any] = {str(name): value for name, value in runs.iloc[0].items()}
     if runs["variant"].nunique() > 1:
         run["variant"] = ""
-    means = {} if missing else {int(str(length)): float(mean) for length, mean in by_task.mean().items()}
     return TaskAverage(run=run, tasks=len(by_task), scores=means, missing="; ".join(missing))

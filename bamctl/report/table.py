@@ -68,7 +68,7 @@ class AccuracyTable:
     lengths: tuple[int, ...]  # tokens, ascending
     rows: tuple[Row, ...]
     averages: tuple[AverageRow, ...]
-    missing: tuple[str, ...]  # a sentence for each average that there is not
+    missing: tuple[str, ...]  # a sentence for each average that there is not, or not at every length
     common: tuple[str, ...]  # conditions that all runs share, as they are written
     threshold: float
 
@@ -225,10 +225,12 @@ def build_table(accuracy: pd.DataFrame, *, threshold: float = RULER_THRESHOLD) -
     ]
     averages, missing = [], []
     for average in task_averages(accuracy):
-        if average.missing:
-            of = naming.label(average.run, instead_of_task=f"{average.tasks} tasks")
+        of = naming.label(average.run, instead_of_task=f"{average.tasks} tasks")
+        if not average.scores:
             missing.append(f"No average over {of}: {average.missing}.")
             continue
+        if average.missing:
+            missing.append(f"The average over {of} is of lengths that all of them have: {average.missing}.")
         averages.append(
             AverageRow(
                 label=naming.label(average.run, instead_of_task=f"average of {average.tasks} tasks"),

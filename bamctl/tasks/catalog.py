@@ -1,6 +1,7 @@
 """Which tasks there are, and how a task's file becomes a task."""
 
 import fnmatch
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,20 @@ def build_task(spec: TaskSpec, tokenizer: "PreTrainedTokenizerBase | PromptToken
             raise TypeError(f"no task is made of a {type(spec).__name__}")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which no field stands twice: one of them would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the field {key.value!r} stands there twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _find(name_or_file: str) -> Path:
     files = task_files()
     if name_or_file in files:
@@ -144,7 +159,7 @@ def _find(name_or_file: str) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        definition = yaml.safe_load(path.expanduser().read_bytes())
+        definition = yaml.load(path.expanduser().read_bytes(), Loader=_Loader)
     except FileNotFoundError:
         raise BadInput(f"there is no task file {path}") from None
     except (OSError, RuntimeError) as error:  # unreadable, or no home folder for ~
@@ -187,5 +202,5 @@ def _validated(
 
 
 def _shortened(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -138,7 +138,7 @@ class PasskeyTask:
         if size < 0 or length < self.shortest_length:
             raise BadInput(
                 f"length {format_length(length)} is too short for {self.spec.name}: with this tokenizer"
-                f" the shortest that works is {max(self.shortest_length, length - size)} tokens"
+                f" the shortest that always works is {max(self.shortest_length, length - size)} tokens"
             )
         count = self._haystack.whole_sentences(size)
         cut, tail_stable = self._cut(size, count)

@@ -92,7 +92,7 @@ def failing(monkeypatch):
         (
             KeyboardInterrupt(),
             130,
-            "interrupted; what was finished is kept: the same command goes on from there",
+            "interrupted; whatever was finished is kept: the same command goes on from there",
         ),
     ],
 )

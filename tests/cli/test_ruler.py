@@ -36,7 +36,7 @@ def test_lengths_of_the_series_that_are_too_short_are_left_out_and_told(folder, 
     outcome = call("ruler", "--tasks", "niah_single_1", "--max-len", "2k", "--samples", 1, "--model", "tiny")
     assert outcome.status == 0, outcome.err
     assert "niah_single_1: 128, 256" in outcome.err
-    assert "left out, the shortest length that works with the tokenizer of tiny is" in outcome.err
+    assert "left out, the shortest length that always works with the tokenizer of tiny is" in outcome.err
     assert "2k" in outcome.out
     asked = call("ruler", "--tasks", "niah_single_1", "--lengths", "128", "--samples", 1, "--model", "tiny")
     assert asked.status == 2
@@ -95,7 +95,7 @@ def test_prompts_are_written_as_ruler_reads_them(folder, call):
     ("arguments", "told"),
     [
         (["niah_single_1", "--lengths", "1k,2k"], "name one with --out"),
-        (["niah_single_1", "--lengths", "64"], "the shortest that works is"),
+        (["niah_single_1", "--lengths", "64"], "the shortest that always works is"),
         (["niah_single_1", "--format", "rule"], "did you mean ruler?"),
         (["niah_single_9"], "did you mean niah_single_"),
         (["niah_single_1", "--tokenizer", "tinny"], "did you mean tiny?"),

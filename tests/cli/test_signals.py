@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_was_finished_and_says_how_to_go_on(stopped, folder):
     assert (status, out) == (130, "")
     assert "Traceback" not in err
     last = err.splitlines()[-1]
-    assert last == "bamctl: interrupted; what was finished is kept: the same command goes on from there"
+    assert last == "bamctl: interrupted; whatever was finished is kept: the same command goes on from there"
     (parquet,) = folder.glob("results/*/*/samples.parquet")
     assert 3 <= len(pd.read_parquet(parquet)) < ROWS  # the fourth append may not have returned
     assert lines(folder) == 0

@@ -198,12 +198,23 @@ def test_nothing_is_said_where_no_answer_was_cut_off(three_tasks):
     assert "ut off" not in " ".join(build_table(three_tasks).caption(intervals=False))
 
 
-def test_a_missing_average_is_told_in_one_line(three_tasks):
+def test_an_average_that_is_not_at_every_length_is_told(three_tasks):
     table = build_table(three_tasks.iloc[:-1])
+    (average,) = table.averages
+    assert average.scores[-1] is None
+    assert table.body(intervals=False)[-1][table.first_length + 2] == "-"
+    assert (
+        "The average over 3 tasks is of lengths that all of them have: niah_multiquery lacks 16k."
+        in table.caption(intervals=False)
+    )
+
+
+def test_a_missing_average_is_told_in_one_line(make_ruler):
+    table = build_table(make_ruler({"vt": (80.0,), "cwe": (None, 40.0)}))
     assert table.averages == ()
     assert table.header()[-1] == "effective"
     caption = table.caption(intervals=False)
-    assert "No average over 3 tasks: niah_multiquery lacks 16k." in caption
+    assert "No average over 2 tasks: vt lacks 8k; cwe lacks 4k." in caption
     assert not any("Averages are" in sentence for sentence in caption)
 
 

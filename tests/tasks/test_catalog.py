@@ -132,7 +132,7 @@ def test_a_spec_is_frozen() -> None:
         ({"digits": 0}, "digits: input should be greater than or equal to 1, but is 0"),
         ({"digits": 33}, "digits: input should be less than or equal to 32, but is 33"),
         ({"digits": "5"}, "digits: .*integer, but is '5'"),
-        ({"digits": True}, "digits: .*integer, but is True"),
+        ({"digits": True}, "digits: .*integer, but is true"),
         ({"digits": ...}, "digits: is missing"),
         ({"digit": 5}, r"digit: is no field of a passkey task \(did you mean digits\?\)"),
         ({"information": "The key is hidden."}, r"information: holds no \{key\}"),
@@ -145,7 +145,7 @@ def test_a_spec_is_frozen() -> None:
         ({"haystack": "nowhere.txt"}, r"haystack: there is no file .*nowhere\.txt"),
         ({"haystack": "."}, "haystack: .* is a folder"),
         ({"haystack": ""}, "haystack: "),
-        ({"haystack": None}, "haystack: .*but is None"),
+        ({"haystack": None}, "haystack: .*but is null"),
         ({"haystack": "mine\0.txt"}, "haystack: .*cannot be read"),
     ],
 )
@@ -215,3 +215,12 @@ def test_build_task_takes_a_tokenizer_or_a_prompt_tokenizer(tokenizer_of: Any) -
     assert build_task(load_spec("passkey"), tokenizer_of("llama")).tokenizer.digest == pieces.digest
     with pytest.raises(TypeError):
         build_task(TaskSpec(task="other", name="other", summary="", source=""), pieces)
+
+
+def test_a_field_that_stands_twice_is_refused(here: Path) -> None:
+    file = here / "twice.yaml"
+    file.write_text(SHIPPED.read_text(encoding="utf-8") + "digits: 7\n", encoding="utf-8")
+    with pytest.raises(
+        BadInput, match=r"twice\.yaml is not YAML \(line \d+: the field 'digits' stands there twice\)"
+    ):
+        load_spec(str(file))

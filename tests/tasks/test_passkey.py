@@ -148,7 +148,7 @@ def test_the_shortest_length_works_and_one_less_does_not(
         prompt = build(task, 0, 10 * (seed % 11), seed)
         generated = prompt.tokens_to_generate if includes else 0
         assert len(prompt.token_ids) + generated == task.shortest_length
-        with pytest.raises(BadInput, match=rf"shortest that works is {task.shortest_length} tokens"):
+        with pytest.raises(BadInput, match=rf"shortest that always works is {task.shortest_length} tokens"):
             build(task, -1, 50, seed)
 
 

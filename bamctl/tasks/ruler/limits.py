@@ -37,7 +37,7 @@ def too_short(spec: RulerSpec, length: int, shortest: int) -> BadInput:
     """What to say of a length that is too short."""
     return BadInput(
         f"length {format_length(length)} is too short for {spec.name}: with this tokenizer the shortest that"
-        f" works is {shortest} tokens"
+        f" always works is {shortest} tokens"
     )
 
 

@@ -60,6 +60,12 @@ class NiahSpec(RulerSpec):
         return needle
 
     @model_validator(mode="after")
+    def _asks_for_keys(self) -> "NiahSpec":
+        if "{query}" not in self.template + self.answer_prefix:
+            raise BadInput("template: holds no {query}, where the keys go that are asked for")
+        return self
+
+    @model_validator(mode="after")
     def _formats(self) -> "NiahSpec":
         try:
             self.needle_text("key", "value")

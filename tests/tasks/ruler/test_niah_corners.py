@@ -79,7 +79,7 @@ def test_a_length_has_a_prompt_or_is_refused_with_the_shortest_that_works(
 ) -> None:
     made = niah_of(kind, task)
     shortest = made.shortest_length
-    message = rf"is too short for {task}: .* shortest that works is {shortest} tokens$"
+    message = rf"is too short for {task}: .* shortest that always works is {shortest} tokens$"
     for length in (1, 64, 128, 129, shortest // 2):
         with pytest.raises(BadInput, match=message):
             build(made, length)

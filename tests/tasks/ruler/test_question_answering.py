@@ -250,7 +250,7 @@ def test_the_same_stream_gives_the_same_prompt_and_tokenizers_the_same_question(
 def test_what_is_too_short_is_refused_with_the_shortest(task_of: Make, small: Any, kind: str) -> None:
     task = task_of(kind, small["hotpotqa"])
     for length in (1, 64, task.shortest_length - 1):
-        with pytest.raises(BadInput, match=f"the shortest that works is {task.shortest_length} tokens"):
+        with pytest.raises(BadInput, match=f"always works is {task.shortest_length} tokens"):
             task.build(length=length, depth=0, rng=rng())
 
 
