@@ -1,6 +1,7 @@
 """The card of a checkpoint: what it is, what it was trained on, what it measures, and where it ends."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,14 +10,15 @@ import torch
 from bamctl.attention import GeneralizedGaussian, Laplace
 from bamctl.backends.native import NativeBackend
 from bamctl.evaluation.depths import parse_depths
-from bamctl.evaluation.run import EvaluationRequest, Progress, evaluate
+from bamctl.evaluation.run import EvaluationRequest, Progress, evaluate, has_prompts
 from bamctl.lengths import doubling_lengths, format_length
 from bamctl.models.loading import Checkpoint, open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
-from bamctl.models.training.recipe import Recipe, load_recipe
+from bamctl.models.training.recipe import NiahExamples, Recipe, load_recipe
 from bamctl.results.statistics import wilson_interval
 from bamctl.results.store import accuracy_table, load_samples
-from bamctl.tasks.catalog import build_task, load_spec
+from bamctl.tasks.catalog import RULER_TASKS, build_task, load_spec
+from bamctl.tasks.spec import TaskSpec
 
 CARD = "README.md"
 LONGEST = 32 * 1024
@@ -30,7 +32,9 @@ def write_card(
     haystacks: Sequence[str] = ("garbage",),
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Path:
-    """Measures passkey accuracy from the train length to 32k, 20 samples a length, and writes the card.
+    """Measures what it was trained on from the train length to 32k, 20 samples a length, and writes the card.
+
+    That is passkey accuracy, and RULER's score of the needle tasks that its recipe names.
 
     Args:
         folder: a checkpoint that `bamctl train` made, with its recipe beside the weights.
@@ -44,31 +48,48 @@ def write_card(
     checkpoint = open_checkpoint(str(folder))
     recipe = load_recipe(folder / "recipe.yaml")
     backend = NativeBackend(checkpoint)
-    tables = [_measure(backend, haystack, out, on_progress) for haystack in haystacks]
+    passkeys = [load_spec("passkey", haystack=haystack) for haystack in haystacks]
+    tables = [_measure(backend, spec, "equidistant", out, on_progress) for spec in passkeys]
+    trained_on = {examples.task for examples in recipe.data.examples if isinstance(examples, NiahExamples)}
+    needles = [
+        _measure(backend, load_spec(task), "ruler", out, on_progress)
+        for task in RULER_TASKS
+        if task in trained_on
+    ]
     model = checkpoint.load(device="cpu", dtype="float32")
     path = folder / CARD
-    path.write_text("\n".join(_lines(checkpoint, recipe, model, pd.concat(tables))) + "\n", encoding="utf-8")
+    lines = _lines(checkpoint, recipe, model, pd.concat(tables), needles)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 def _measure(
-    backend: NativeBackend, haystack: str, out: Path, on_progress: Callable[[Progress], None]
+    backend: NativeBackend,
+    spec: TaskSpec,
+    depths: str,
+    out: Path,
+    on_progress: Callable[[Progress], None],
 ) -> pd.DataFrame:
     train_length = backend.model.train_length or 512
-    task = build_task(load_spec("passkey", haystack=haystack), backend.tokenizer)
+    task = build_task(spec, backend.tokenizer)
     request = EvaluationRequest(
         lengths=doubling_lengths(train_length, max(LONGEST, train_length)),
         samples=SAMPLES,
-        depths=parse_depths("equidistant", SAMPLES),
+        depths=parse_depths(depths, SAMPLES),
         out=out,
     )
-    summary = evaluate(backend, task, request, on_progress=on_progress)
+    lengths = tuple(length for length in request.lengths if has_prompts(task, length, request))
+    summary = evaluate(backend, task, replace(request, lengths=lengths), on_progress=on_progress)
     accuracy = accuracy_table(load_samples([summary.folder]))
     return accuracy[accuracy["length"].isin(request.lengths)]
 
 
 def _lines(
-    checkpoint: Checkpoint, recipe: Recipe, model: BamForCausalLM, accuracy: pd.DataFrame
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    model: BamForCausalLM,
+    accuracy: pd.DataFrame,
+    needles: Sequence[pd.DataFrame],
 ) -> Iterator[str]:
     config = checkpoint.config
     shape = (
@@ -92,6 +113,8 @@ def _lines(
     )
     yield from ("", "## Trained on", "", *_data(recipe))
     yield from ("", "## What it measures", "", *_accuracy(accuracy))
+    if needles:
+        yield from ("", *_needles(pd.concat(needles)))
     yield from ("", "## What the heads learned", "", *_heads(model))
     yield from ("", "## Limits", "")
     yield (
@@ -135,6 +158,21 @@ def _accuracy(accuracy: pd.DataFrame) -> Iterator[str]:
     low, _ = wilson_interval(SAMPLES, SAMPLES)
     yield ""
     yield f"With {SAMPLES} samples, 100% means at least {100 * low:.0f}% with 95% confidence (Wilson)."
+
+
+def _needles(accuracy: pd.DataFrame) -> Iterator[str]:
+    lengths = sorted(accuracy["length"].unique())
+    yield (
+        f"RULER's needle tasks, its score (recall of the answers); {SAMPLES} samples a length, RULER's"
+        " depths, fp32, seed 0. A length counts the tokens to generate too; essays are RULER's."
+    )
+    yield ""
+    yield "| task | " + " | ".join(format_length(int(length)) for length in lengths) + " |"
+    yield "|---|" + "---|" * len(lengths)
+    for task, rows in accuracy.groupby("task", sort=False):
+        by_length = rows.set_index("length")["score"]
+        cells = (f"{100 * by_length[length]:.0f}%" if length in by_length else "–" for length in lengths)
+        yield f"| {task} | " + " | ".join(cells) + " |"
 
 
 def _heads(model: BamForCausalLM) -> Iterator[str]:

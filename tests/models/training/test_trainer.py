@@ -217,3 +217,16 @@ def test_the_card_tells_what_was_measured_and_what_cannot_be_done(recipe_file, t
     assert "- It has learned nothing." in card
     assert "trained at contexts of 70 to 140 tokens" in card
     assert "| 1 | 1 |" in card
+
+
+def test_the_card_has_the_needle_tasks_of_the_recipe(recipe_file, recipe_content, tmp_path, monkeypatch):
+    recipe_content["data"]["examples"].append({"kind": "niah", "weight": 1, "task": "niah_single_1"})
+    recipe_file.write_text(yaml.safe_dump(recipe_content))
+    run(recipe_file, tmp_path / "smallest")
+    monkeypatch.setattr("bamctl.evaluation.card.LONGEST", 1120)
+    monkeypatch.setattr("bamctl.evaluation.card.SAMPLES", 1)
+    card = write_card(tmp_path / "smallest", out=tmp_path / "results").read_text()
+    assert "| haystack | 140 | 280 | 560 | 1120 |" in card
+    assert "RULER's needle tasks, its score (recall of the answers); 1 samples a length" in card
+    assert "| task | 280 | 560 | 1120 |" in card  # 140 has no room for needle and answer
+    assert "| niah_single_1 | 0% | 0% | 0% |" in card
