@@ -1,4 +1,4 @@
-"""The checkpoint that is shipped does what its card says, at lengths that a test can afford."""
+"""The checkpoints that are shipped do what their cards say, at lengths that a test can afford."""
 
 from pathlib import Path
 
@@ -6,13 +6,15 @@ import pytest
 
 from bamctl.backends.native import NativeBackend
 from bamctl.evaluation.depths import parse_depths
+from bamctl.evaluation.plan import plan_samples
 from bamctl.evaluation.run import EvaluationRequest, evaluate, run_identity
 from bamctl.models.loading import open_checkpoint
 from bamctl.results.store import load_samples
-from bamctl.tasks.catalog import build_task, load_spec
+from bamctl.tasks.catalog import build_task, load_spec, ruler_tasks
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "models/tiny-bam-ssmax"
+SMALL = ROOT / "models/small-bam-ssmax"
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +36,56 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
     assert (samples["finish_reason"] == "stop").all()
 
 
-def test_the_reference_runs_are_of_this_checkpoint(backend):
-    """Published figures belong to the published weights, task and prompts: the default command finds them."""
+@pytest.mark.parametrize(
+    ("model", "tasks", "depths"),
+    [
+        ("tiny-bam-ssmax", ["passkey"], "equidistant"),
+        ("small-bam-ssmax", ["passkey"], "equidistant"),
+        ("small-bam-ssmax", ruler_tasks("niah_*"), "ruler"),
+    ],
+)
+def test_the_reference_runs_are_of_the_shipped_checkpoints(model, tasks, depths):
+    """Published figures belong to the published weights, tasks and prompts: the same commands find them."""
     published = load_samples([ROOT / "results/reference"])
-    task = build_task(load_spec(str(ROOT / "tasks/passkey.yaml")), backend.tokenizer)
-    request = EvaluationRequest(lengths=(512,), samples=20, depths=parse_depths("equidistant", 20))
-    assert run_identity(backend, task, request).run_id in set(published["run_id"])
-    assert set(published["model_digest"]) == {backend.model.digest}
+    published = published[(published["model"] == model) & published["task"].isin(tasks)]
+    shipped = NativeBackend(open_checkpoint(str(ROOT / "models" / model)))
+    request = EvaluationRequest(lengths=(512,), samples=20, depths=parse_depths(depths, 20))
+    for name in tasks:
+        task = build_task(load_spec(str(ROOT / f"tasks/{name}.yaml")), shipped.tokenizer)
+        of_task = published[published["task"] == name]
+        identity = run_identity(shipped, task, request)
+        assert identity.run_id in set(of_task["run_id"])
+        plan = plan_samples(task.spec, lengths=[4096], samples=20, depths=request.depths, seed=0)
+        sample = plan[4096][7]
+        [row] = of_task[
+            (of_task["row_id"] == sample.row_id) & (of_task["run_id"] == identity.run_id)
+        ].to_dict("records")
+        prompt = task.build(length=4096, depth=sample.depth, rng=sample.rng())
+        assert prompt.digest == row["prompt_digest"]
+    assert set(published["model_digest"]) == {shipped.model.digest}
     assert published.groupby(["run_id", "length"]).size().eq(20).all()
+
+
+def test_the_small_checkpoint_finds_needles_far_beyond_its_training_length(tmp_path):
+    """Essays are a text of this repository."""
+    shipped = NativeBackend(open_checkpoint(str(SMALL)))
+    request = EvaluationRequest(
+        lengths=(512, 4096), samples=5, depths=parse_depths("equidistant", 5), out=tmp_path
+    )
+    for name, changes, least in (
+        ("niah_single_1", {}, 1.0),
+        ("niah_multikey_1", {"essays": str(ROOT / "LICENSE")}, 0.9),
+        ("niah_multiquery", {"essays": str(ROOT / "LICENSE")}, 0.7),
+    ):
+        task = build_task(load_spec(str(ROOT / f"tasks/{name}.yaml"), **changes), shipped.tokenizer)
+        evaluate(shipped, task, request)
+        samples = load_samples([tmp_path / name])
+        assert samples["recall"].mean() >= least, samples[["length", "references", "prediction"]].to_string()
+        assert (samples["prompt_tokens"] == samples["length"] - 128).all()
+
+
+def test_the_small_checkpoint_is_small():
+    assert sum(file.stat().st_size for file in SMALL.iterdir()) < 6_000_000
 
 
 def test_it_is_small(backend):
