@@ -20,6 +20,10 @@ class BadInput(BamctlError):
     exit_code = 2
 
 
+class NotInstalled(BadInput):
+    """Something that is not installed is asked for; the message says how to install it."""
+
+
 class RunFailed(BamctlError):
     """A run failed on its way: exit 1, what was finished is kept."""
 

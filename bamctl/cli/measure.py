@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number
-from bamctl.errors import BadInput, did_you_mean
+from bamctl.errors import BadInput, NotInstalled, did_you_mean
 from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
 
 if TYPE_CHECKING:
@@ -128,9 +128,16 @@ def _prepare(
             chat: PromptTokenizer(checkpoint.tokenizer, chat=chat)
             for chat in dict.fromkeys(spec.apply_chat_template for spec in specs)
         }
-        tasks = []
+        tasks: list[tuple[Task, EvaluationRequest]] = []
         for spec in specs:
-            task = build_task(spec, tokenizers[spec.apply_chat_template])
+            try:
+                task = build_task(spec, tokenizers[spec.apply_chat_template])
+            except NotInstalled as error:
+                if spec is specs[-1] and not tasks:
+                    raise
+                reason = str(error).removeprefix(f"{spec.name}: ")
+                print(f"{spec.name} left out: {reason}", file=sys.stderr)
+                continue
             request = _request(task, checkpoint, options)
             check_request(task, request, None, checkpoint.name)
             tasks.append((task, request))

@@ -1,5 +1,6 @@
 """The card of a checkpoint: what it is, what it was trained on, what it measures, and where it ends."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from bamctl.attention import GeneralizedGaussian, Laplace
 from bamctl.backends.native import NativeBackend
+from bamctl.errors import NotInstalled
 from bamctl.evaluation.depths import parse_depths
 from bamctl.evaluation.run import EvaluationRequest, Progress, evaluate, has_prompts
 from bamctl.lengths import doubling_lengths, format_length
@@ -51,11 +53,10 @@ def write_card(
     passkeys = [load_spec("passkey", haystack=haystack) for haystack in haystacks]
     tables = [_measure(backend, spec, "equidistant", out, on_progress) for spec in passkeys]
     trained_on = {examples.task for examples in recipe.data.examples if isinstance(examples, NiahExamples)}
-    needles = [
-        _measure(backend, load_spec(task), "ruler", out, on_progress)
-        for task in RULER_TASKS
-        if task in trained_on
-    ]
+    needles = []
+    for task in (task for task in RULER_TASKS if task in trained_on):
+        with contextlib.suppress(NotInstalled):  # what needs RULER's own essays is left out without them
+            needles.append(_measure(backend, load_spec(task), "ruler", out, on_progress))
     model = checkpoint.load(device="cpu", dtype="float32")
     path = folder / CARD
     lines = _lines(checkpoint, recipe, model, pd.concat(tables), needles)

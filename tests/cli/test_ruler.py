@@ -62,6 +62,19 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(folder, call, argument
     assert not (folder / "results").exists()
 
 
+def test_tasks_whose_texts_are_not_installed_are_left_out_and_told(folder, call, monkeypatch):
+    monkeypatch.setattr("bamctl.tasks.ruler.corpora.find_spec", lambda name: None)
+    lines = "niah_single_2 left out: essays: RULER's own PaulGrahamEssays.json is not installed: pip install"
+    outcome = call("ruler", "--tasks", "niah_single_1,niah_single_2,qa_1", "--lengths", "1k", *SHORT)
+    assert outcome.status == 0
+    assert lines in outcome.err
+    assert "qa_1 left out: dataset: RULER's own squad.json is not installed: pip install" in outcome.err
+    assert [path.name for path in (folder / "results").iterdir()] == ["niah_single_1"]
+    alone = call("ruler", "--tasks", "niah_single_2,qa_1", "--lengths", "1k", *SHORT)
+    assert (alone.status, alone.out) == (2, "")
+    assert "pip install 'bamctl[ruler]'" in alone.err
+
+
 def test_a_file_of_ones_own_runs(folder, call):
     definition = yaml.safe_load(task_files()["niah_single_1"].read_text(encoding="utf-8"))
     mine = definition | {"num_needle_k": 3, "tokens_to_generate": 4, "needle": "{key}: {value}!"}

