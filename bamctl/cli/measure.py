@@ -82,8 +82,9 @@ def specs_of(task_names: Sequence[str], overrides: Mapping[str, object | None]) 
     used: set[str] = set()
     specs = []
     for name in task_names:
-        fields = {field: value for field, value in given.items() if load_spec(name).uses(field)}
-        specs.append(load_spec(name, **fields))
+        plain = load_spec(name)
+        fields = {field: value for field, value in given.items() if plain.uses(field)}
+        specs.append(load_spec(name, **fields) if fields else plain)
         used |= set(fields)
     for field in given:
         if field not in used:

@@ -34,17 +34,17 @@ def plan_samples(
     spec: TaskSpec, *, lengths: Sequence[int], samples: int, depths: DepthPolicy, seed: int
 ) -> dict[int, list[PlannedSample]]:
     """The grid: for each length, shortest first, its samples in order."""
+    defined = (spec.digest, spec.prompt_version, seed)  # once: a digest reads the haystack's whole text
     return {
-        length: [_planned(spec, length, sample, depths, seed) for sample in range(samples)]
+        length: [_planned(defined, length, sample, depths) for sample in range(samples)]
         for length in sorted(lengths)
     }
 
 
-def _planned(spec: TaskSpec, length: int, sample: int, depths: DepthPolicy, seed: int) -> PlannedSample:
+def _planned(defined: tuple[str, int, int], length: int, sample: int, depths: DepthPolicy) -> PlannedSample:
+    """A sample of a definition's digest, its prompt version and a seed."""
     depth = depths.depth(sample)
-    definition = [
-        spec.digest, spec.prompt_version, seed, length, sample, depths.text if depth is None else depth
-    ]  # fmt: skip
+    definition = [*defined, length, sample, depths.text if depth is None else depth]
     row_id = hashlib.sha256(json.dumps(definition).encode()).hexdigest()[:24]
     if depth is None:  # from a stream beside the sample's own, which stays the same for a fixed depth
         depth = depths.drawn(np.random.default_rng([int(row_id, 16), 1]))
