@@ -224,3 +224,10 @@ def test_a_field_that_stands_twice_is_refused(here: Path) -> None:
         BadInput, match=r"twice\.yaml is not YAML \(line \d+: the field 'digits' stands there twice\)"
     ):
         load_spec(str(file))
+
+
+@pytest.mark.parametrize("task", ["vt", "cwe", "fwe", "qa_1"])
+@pytest.mark.parametrize("field", ["{key}", "{query.x}", "{query[x]}", "{0}", "{"])
+def test_a_template_with_another_field_is_one_line(task: str, field: str) -> None:
+    with pytest.raises(BadInput, match=r"template: .* is no field of it; it has \{context\}"):
+        load_spec(task, template=f"{{context}} {field}")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from bamctl.errors import BadInput
 from bamctl.tasks.ruler.pieces import Order, Shuffle
-from bamctl.tasks.ruler.spec import CONTEXT, RulerSpec
+from bamctl.tasks.ruler.spec import RulerSpec, check_formats, format_around
 from bamctl.tasks.ruler.words import word_list
 
 
@@ -32,16 +32,12 @@ class CommonWordsSpec(RulerSpec):
                 f"freq_cw: must be above freq_ucw ({self.freq_ucw}), but is {self.freq_cw}: the common words"
                 " would not be the most common ones"
             )
-        try:
-            self.around()
-        except (KeyError, IndexError, ValueError) as error:
-            raise BadInput(f"template: {error} is no field of it; it has {{context}}") from None
+        check_formats(self.around, "{context}")
         return self
 
     def around(self) -> tuple[str, str, str]:
         """The texts before and behind the list, and the beginning of the answer."""
-        before, behind = self.template.split(CONTEXT)
-        return before.format(query=""), behind.format(query=""), self.answer_prefix.format(query="")
+        return format_around(self.template, self.answer_prefix, query="")
 
     @property
     def short(self) -> "ListSize":

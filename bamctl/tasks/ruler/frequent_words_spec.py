@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from bamctl.errors import BadInput
-from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+from bamctl.tasks.ruler.spec import NonEmpty, RulerSpec, check_formats, format_around
 
 ASKED = 3
 """Words that are asked for: those of ranks 2, 3 and 4, behind the noise."""
@@ -45,16 +44,12 @@ class FrequentWordsSpec(RulerSpec):
 
     @model_validator(mode="after")
     def _formats(self) -> "FrequentWordsSpec":
-        try:
-            self.around()
-        except (KeyError, IndexError, ValueError) as error:
-            raise BadInput(f"template: {error} is no field of it; it has {{context}}") from None
+        check_formats(self.around, "{context}")
         return self
 
     def around(self) -> tuple[str, str, str]:
         """The texts before and behind the words, and the beginning of the answer."""
-        before, behind = self.template.split(CONTEXT)
-        return before.format(query=""), behind.format(query=""), self.answer_prefix.format(query="")
+        return format_around(self.template, self.answer_prefix, query="")
 
     def vocabulary(self, length: int) -> int:
         """Different words at most, at a length that counts the tokens that may be generated too."""

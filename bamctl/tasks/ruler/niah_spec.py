@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bamctl.errors import BadInput
 from bamctl.tasks.ruler.corpora import RULER, read_essays
-from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+from bamctl.tasks.ruler.spec import UNFORMATTABLE, NonEmpty, RulerSpec, format_around
 from bamctl.tasks.spec import path_in_task_file
 
 NeedleType = Literal["numbers", "words", "uuids"]
@@ -70,7 +70,7 @@ class NiahSpec(RulerSpec):
         try:
             self.needle_text("key", "value")
             self.around(["key"])
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        except UNFORMATTABLE as error:
             raise BadInput(
                 f"template, answer_prefix or needle: {error}: the fields of the first two are {{context}},"
                 " {query} and {type_needle_v}, of the needle {key}, {value} and {type_needle_v}; other braces"
@@ -144,9 +144,7 @@ class NiahSpec(RulerSpec):
             for plural, singular in _SINGULAR:
                 template, prefix = template.replace(plural, singular), prefix.replace(plural, singular)
             kind = kind[:-1]
-        before, behind = template.split(CONTEXT)
-        fields = {"type_needle_v": kind, "query": listed(queries)}
-        return before.format(**fields), behind.format(**fields), prefix.format(**fields)
+        return format_around(template, prefix, type_needle_v=kind, query=listed(queries))
 
 
 def listed(words: Sequence[str]) -> str:

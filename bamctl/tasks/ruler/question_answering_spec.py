@@ -9,7 +9,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from bamctl.errors import BadInput
 from bamctl.tasks.ruler.qa_data import SHIPPED, QuestionSet, read_data, read_questions
-from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+from bamctl.tasks.ruler.spec import NonEmpty, RulerSpec, check_formats, format_around
 from bamctl.tasks.spec import path_in_task_file
 
 
@@ -31,10 +31,7 @@ class QuestionAnsweringSpec(RulerSpec):
 
     @model_validator(mode="after")
     def _formats(self) -> "QuestionAnsweringSpec":
-        try:
-            self.around("question")
-        except (KeyError, IndexError, ValueError) as error:
-            raise BadInput(f"template: {error} is no field of it; it has {{context}} and {{query}}") from None
+        check_formats(lambda: self.around("question"), "{context} and {query}")
         return self
 
     @cached_property
@@ -72,5 +69,4 @@ class QuestionAnsweringSpec(RulerSpec):
 
     def around(self, query: str) -> tuple[str, str, str]:
         """The texts before and behind the documents, and the beginning of the answer, for this question."""
-        before, behind = self.template.split(CONTEXT)
-        return before.format(query=query), behind.format(query=query), self.answer_prefix.format(query=query)
+        return format_around(self.template, self.answer_prefix, query=query)

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bamctl.errors import BadInput
-from bamctl.tasks.ruler.spec import CONTEXT, NonEmpty, RulerSpec
+from bamctl.tasks.ruler.spec import NonEmpty, RulerSpec, check_formats, format_around
 
 EXAMPLE_HOPS = 10
 """The most hops that the solved example has."""
@@ -26,19 +25,12 @@ class VariableTrackingSpec(RulerSpec):
 
     @model_validator(mode="after")
     def _formats(self) -> "VariableTrackingSpec":
-        try:
-            self.around("1")
-        except (KeyError, IndexError, ValueError) as error:
-            raise BadInput(
-                f"template: {error} is no field of it; it has {{context}}, {{query}} and {{num_v}}"
-            ) from None
+        check_formats(lambda: self.around("1"), "{context}, {query} and {num_v}")
         return self
 
     def around(self, value: str) -> tuple[str, str, str]:
         """The texts before and behind the haystack, and the beginning of the answer, for this value."""
-        before, behind = self.template.split(CONTEXT)
-        fields = {"query": value, "num_v": self.num_hops + 1}
-        return before.format(**fields), behind.format(**fields), self.answer_prefix.format(**fields)
+        return format_around(self.template, self.answer_prefix, query=value, num_v=self.num_hops + 1)
 
     @property
     def sentences(self) -> tuple[str, ...]:
