@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
+from bamctl.errors import BadInput
 from bamctl.tasks.prompt import Prompt
 from bamctl.tasks.spec import TaskSpec
 from bamctl.tasks.tokenization import PromptTokenizer
@@ -42,3 +43,13 @@ class Task(Protocol):
             BadInput: `length` is too short for this draw (the message names one that is not), or `depth` lies
                 outside 0–100.
         """
+
+
+def check_depth(depth: float) -> None:
+    """Checks a depth that `Task.build` is given.
+
+    Raises:
+        BadInput: it lies outside 0–100.
+    """
+    if not 0 <= depth <= 100:
+        raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length
+from bamctl.tasks.base import check_depth
 from bamctl.tasks.haystack import Haystack, read_text, split_sentences
 from bamctl.tasks.prompt import Prompt
 from bamctl.tasks.spec import TaskSpec, path_in_task_file
@@ -127,8 +128,7 @@ class PasskeyTask:
 
     def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
         """Makes one sample; see `bamctl.tasks.base.Task.build`."""
-        if not 0 <= depth <= 100:
-            raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
+        check_depth(depth)
         key = self._draw_key(rng)
         needle = self._needles([key])[0].ids
         answer = self._answers([key])[0]
@@ -165,7 +165,7 @@ class PasskeyTask:
             haystack_repeats=repeats,
             roundtrip_stable=stable,
             tokens_to_generate=generated,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def _place(self, target: float, size: int, count: int, cut: Ids) -> tuple[int, list[Ids], list[Ids]]:

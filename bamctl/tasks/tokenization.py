@@ -75,7 +75,7 @@ class PromptTokenizer:
         self.tokenizer = tokenizer
         self.chat = _chat_frame(tokenizer) if chat else None
         """The chat template that prompts stand in; None where they are plain text."""
-        self._asks, self._gap = _words_and_spaces(self.chat.before if self.chat else "")
+        self._asks, self._gap = words_and_spaces(self.chat.before if self.chat else "")
         self.prefix: tuple[int, ...] = (
             tuple(_encode_special(tokenizer, self._asks)) if self.chat else _leading_special_tokens(tokenizer)
         )
@@ -89,6 +89,11 @@ class PromptTokenizer:
         }
         self._anchor_ids: dict[str, list[int]] = {}
         self._digest: str | None = None
+
+    @property
+    def chat_prefix(self) -> str | None:
+        """What the chat template puts before the question, as text; None where there is none."""
+        return None if self.chat is None else self.chat.before
 
     def opening(self, text: str) -> Ids:
         """Tokens of a text at the very start of a prompt, behind `prefix`.
@@ -246,7 +251,7 @@ class PromptTokenizer:
         return [ids.tolist() == encoded for ids, encoded in zip(windows, again, strict=True)]
 
 
-def _words_and_spaces(text: str) -> tuple[str, str]:
+def words_and_spaces(text: str) -> tuple[str, str]:
     """A text without the spaces at its end, and those spaces: tokenizers take them with the word behind."""
     words = text.rstrip(" ")
     return words, text[len(words) :]

@@ -23,7 +23,7 @@ from bamctl.tasks.ruler.common_words_spec import (
     opening_text,
     pair_words,
 )
-from bamctl.tasks.ruler.layout import anchors_behind, opening_and_gap
+from bamctl.tasks.ruler.layout import anchors_behind
 from bamctl.tasks.ruler.limits import (
     chat_tokens,
     check,
@@ -33,7 +33,7 @@ from bamctl.tasks.ruler.limits import (
     too_short,
 )
 from bamctl.tasks.ruler.pieces import Numbered, Order, Pieces, first_stable, seams_stable, seeded_shuffle
-from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
+from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer, words_and_spaces
 
 LONG = 4096
 """Tokens, those that may be generated included, from which on RULER's lists are the large ones."""
@@ -60,7 +60,7 @@ class CommonWordsTask:
         self.spec = spec
         self.tokenizer = tokenizer
         before, behind, answer_prefix = spec.around()
-        start, gap = opening_and_gap(before)
+        start, gap = words_and_spaces(before)
         self._before = tokenizer.opening(start)
         self._closing = tokenizer.closing(behind, answer_prefix)
         self._first = Pieces.of(
@@ -122,12 +122,12 @@ class CommonWordsTask:
             haystack_repeats=0,
             roundtrip_stable=filled.stable and answers[0].clean,
             tokens_to_generate=self.spec.tokens_to_generate,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def _filled(self, drawn: CommonWordsDraw, size: ListSize, room: int) -> "_Filled | None":
         """A prompt with as many words as fit; None where the common ones alone do not."""
-        text = opening_and_gap(opening_text(self.spec, size, drawn))[0]
+        text = words_and_spaces(opening_text(self.spec, size, drawn))[0]
         opening = self.tokenizer.opening(text)
         left = room - len(self.tokenizer.prefix) - len(opening) - len(self._closing)
         uncommon, left = self._uncommon_words(drawn, size, left)

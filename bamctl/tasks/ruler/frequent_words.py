@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from bamctl.tasks.prompt import Prompt
 from bamctl.tasks.ruler.frequent_words_spec import ASKED, FrequentWordsSpec, is_answerable
-from bamctl.tasks.ruler.layout import opening_and_gap
 from bamctl.tasks.ruler.limits import (
     chat_tokens,
     check,
@@ -24,7 +23,7 @@ from bamctl.tasks.ruler.limits import (
     too_short,
 )
 from bamctl.tasks.ruler.pieces import Pieces, Shuffle, first_stable, seams_stable, seeded_shuffle
-from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
+from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer, words_and_spaces
 
 COUNTS_TRIED = 32
 """Numbers of words that are tried for one that leaves no part of a word."""
@@ -67,7 +66,7 @@ class FrequentWordsTask:
         self.spec = spec
         self.tokenizer = tokenizer
         self._noise = tokenizer.continuations([" " + spec.noise], behind=("a", *ANCHORS))[0].ids
-        self._before = tokenizer.opening(opening_and_gap(spec.around()[0])[0])
+        self._before = tokenizer.opening(words_and_spaces(spec.around()[0])[0])
         self.shortest_length = self._shortest_length()
 
     def build(self, *, length: int, depth: float, rng: np.random.Generator) -> Prompt:
@@ -122,7 +121,7 @@ class FrequentWordsTask:
             haystack_repeats=0,
             roundtrip_stable=stable and answers[0].clean,
             tokens_to_generate=self.spec.tokens_to_generate,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def _words(self, drawn: FrequentWordsDraw, text: "_Text", room: int) -> _Words | None:

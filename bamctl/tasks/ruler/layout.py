@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bamctl.tasks.fill import Closing, Cut, Opening, Sentences, Slot, Whole
-from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE
+from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, words_and_spaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,9 @@ class NeedlePrompt:
     """Anchors for what follows `before`: what `anchors_behind` says of it."""
 
 
-def opening_and_gap(before: str) -> tuple[str, str]:
-    """The text in front of a haystack without the spaces at its end, and those spaces."""
-    text = before.rstrip(" ")
-    return text, before[len(text) :]
-
-
 def anchors_behind(before: str) -> tuple[str, ...]:
     """Anchors for what follows a text in front of a haystack; none where there is no such text."""
-    text, _ = opening_and_gap(before)
+    text, _ = words_and_spaces(before)
     if text.endswith("\n"):
         return (*BEHIND_NEWLINE, *ANCHORS)
     return (text, *ANCHORS) if text else ()
@@ -51,7 +45,7 @@ def essay_slots(prompt: NeedlePrompt, sentences: int, has_cut: bool) -> list[Slo
     or right behind another one, has a space more, and so has the question behind a needle at the very end.
     """
     count = sentences + has_cut
-    opening, gap = opening_and_gap(prompt.before)
+    opening, gap = words_and_spaces(prompt.before)
     slots: list[Slot] = [Opening(text=opening)]
     done = 0
     for index, (needle, place) in enumerate(zip(prompt.needles, _places(prompt, count), strict=True)):
@@ -77,7 +71,7 @@ def line_slots(prompt: NeedlePrompt, lines: int, has_cut: bool) -> list[Slot] | 
     ends_line = prompt.question[:1] == "\n" and not prompt.question[1:2].isspace()
     if lines and not has_cut and not ends_line:
         return None
-    opening, gap = opening_and_gap(prompt.before)
+    opening, gap = words_and_spaces(prompt.before)
     slots: list[Slot] = [Opening(text=opening)]
     done = 0
     for index, (needle, place) in enumerate(zip(prompt.needles, _line_places(prompt, count), strict=True)):

@@ -4,6 +4,7 @@ import numpy as np
 
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length
+from bamctl.tasks.base import check_depth
 from bamctl.tasks.ruler.spec import RulerSpec
 from bamctl.tasks.tokenization import Ids, PromptTokenizer
 
@@ -27,8 +28,7 @@ def check(spec: RulerSpec, length: int, depth: float, shortest: int) -> None:
     Raises:
         BadInput: `depth` lies outside 0–100, or `length` is below `shortest`.
     """
-    if not 0 <= depth <= 100:
-        raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
+    check_depth(depth)
     if length < shortest:
         raise too_short(spec, length, shortest)
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from bamctl.errors import BadInput
+from bamctl.tasks.base import check_depth
 from bamctl.tasks.cache import cached, digest_of
 from bamctl.tasks.fill import Source, fill, repeated_line
 from bamctl.tasks.haystack import Haystack
@@ -22,7 +22,6 @@ from bamctl.tasks.ruler.layout import (
     anchors_behind,
     essay_slots,
     line_slots,
-    opening_and_gap,
 )
 from bamctl.tasks.ruler.limits import (
     MARK,
@@ -34,7 +33,7 @@ from bamctl.tasks.ruler.limits import (
 )
 from bamctl.tasks.ruler.niah_spec import NeedleType, NiahSpec
 from bamctl.tasks.ruler.words import DIGITS, draw_distinct, word_list
-from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer
+from bamctl.tasks.tokenization import ANCHORS, Ids, PromptTokenizer, words_and_spaces
 
 DEPTHS = np.round(np.linspace(0, 100, 40)).astype(int)
 """RULER's depths in percent, of which each needle has one of its own."""
@@ -70,7 +69,7 @@ class NiahTask:
         self.tokenizer = tokenizer
         before, _, _ = spec.around(["key"] * spec.num_needle_q)
         self._behind_opening = anchors_behind(before)
-        self._gap = opening_and_gap(before)[1]
+        self._gap = words_and_spaces(before)[1]
         self._source: Source | None = None
         self._distractors = DistractorPool(spec, tokenizer)
         if spec.type_haystack == "essay":
@@ -85,8 +84,7 @@ class NiahTask:
         The first needle that is asked for is the one at `depth`; the others have depths of RULER's, drawn
         without replacement.
         """
-        if not 0 <= depth <= 100:
-            raise BadInput(f"depth {depth} lies outside 0 (start of the haystack) to 100 (its end)")
+        check_depth(depth)
         room = prompt_tokens(self.spec, length)
         if room < 1:
             raise too_short(self.spec, length, self.shortest_length)
@@ -121,7 +119,7 @@ class NiahTask:
             haystack_repeats=0 if self.spec.repeats_one_line else repeats,
             roundtrip_stable=filled.assembly.is_stable() and answers[0].clean,
             tokens_to_generate=self.spec.tokens_to_generate,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def draw(self, depth: float, rng: np.random.Generator) -> NiahDraw:
@@ -151,9 +149,8 @@ class NiahTask:
     def _shortest_length(self) -> int:
         """The length that holds any draw, with no haystack: texts in parts, words at their longest."""
         spec = self.spec
-        plain = spec.model_copy(update={"num_needle_k": 1})
         needle = spec.needle_text(MARK, MARK)
-        around = "".join(plain.around([MARK] * spec.num_needle_q))
+        around = "".join(spec.around([MARK] * spec.num_needle_q))
         key, value = self._longest(spec.type_needle_k), self._longest(spec.type_needle_v)
         keys_in_needle = spec.needle.count("{key}")
         needles = spec.needles * (

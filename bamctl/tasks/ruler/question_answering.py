@@ -140,7 +140,7 @@ class QuestionAnsweringTask:
             haystack_repeats=max(0, (count - evidence - 1) // (len(self._documents) - evidence)),
             roundtrip_stable=stable and answers[0].clean,
             tokens_to_generate=spec.tokens_to_generate,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def _fitting(

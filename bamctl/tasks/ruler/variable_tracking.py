@@ -15,7 +15,7 @@ import numpy as np
 from bamctl.tasks.fill import Closing, Cut, Opening, Sentences, Slot, Source, Whole, fill, turns
 from bamctl.tasks.haystack import Haystack
 from bamctl.tasks.prompt import Prompt
-from bamctl.tasks.ruler.layout import anchors_behind, opening_and_gap
+from bamctl.tasks.ruler.layout import anchors_behind
 from bamctl.tasks.ruler.limits import (
     MARK,
     chat_tokens,
@@ -34,7 +34,7 @@ from bamctl.tasks.ruler.variable_tracking_spec import (
     context,
     placed,
 )
-from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, PromptTokenizer
+from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, PromptTokenizer, words_and_spaces
 
 LETTERS = 5
 """Of a variable's name."""
@@ -76,7 +76,7 @@ class VariableTrackingTask:
         self.spec = spec
         self.tokenizer = tokenizer
         before = spec.around("1")[0]
-        line, gap = spec.noise + "\n", opening_and_gap(before)[1]
+        line, gap = spec.noise + "\n", words_and_spaces(before)[1]
         haystack = Haystack.of([" " + line], tokenizer, behind=(*BEHIND_NEWLINE, *ANCHORS))
         first = tokenizer.continuations([gap + line], behind=anchors_behind(before))[0]
         run_on, *beginnings = tokenizer.continuations([" " + text for text in turns(spec.noise)])
@@ -143,7 +143,7 @@ class VariableTrackingTask:
             haystack_repeats=0,
             roundtrip_stable=filled.assembly.is_stable() and answers[0].clean,
             tokens_to_generate=spec.tokens_to_generate,
-            chat_prefix=None if self.tokenizer.chat is None else self.tokenizer.chat.before,
+            chat_prefix=self.tokenizer.chat_prefix,
         )
 
     def _slots(
@@ -159,7 +159,7 @@ class VariableTrackingTask:
         if 0 < units <= spec.num_hops + 1:
             return None
         before, behind, answer_prefix = spec.around(drawn.chains[0].value)
-        start, gap = opening_and_gap(before)
+        start, gap = words_and_spaces(before)
         newlines = "" if has_cut else behind[: len(behind) - len(behind.lstrip("\n"))]
         layout = _Layout(Opening(text=opening + start), gap, anchors_behind(before))
         whole = units - has_cut

@@ -13,9 +13,8 @@ from bamctl.tasks.ruler.layout import (
     anchors_behind,
     essay_slots,
     line_slots,
-    opening_and_gap,
 )
-from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE
+from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, words_and_spaces
 
 
 def prompt(*depths: float, **changes: Any) -> NeedlePrompt:
@@ -117,7 +116,7 @@ def test_spaces_before_the_haystack_go_with_its_first_piece() -> None:
     ],
 )
 def test_the_opening(before: str, parts: tuple[str, str], anchors: tuple[str, ...]) -> None:
-    assert opening_and_gap(before) == parts
+    assert words_and_spaces(before) == parts
     assert anchors_behind(before) == anchors
 
 

@@ -14,20 +14,11 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from bamctl.errors import BadInput
-from bamctl.tasks.catalog import build_task, load_spec
+from bamctl.tasks.catalog import build_task, load_spec, ruler_tasks
 from bamctl.tasks.prompt import Prompt
 from bamctl.tasks.ruler.niah import NiahTask
 
-NIAH = (
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multivalue",
-    "niah_multiquery",
-)
+NIAH = ruler_tasks("niah_*")
 SANE = (
     "byte_bpe",
     "merged_digits",

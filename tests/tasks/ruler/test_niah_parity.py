@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bamctl.tasks.catalog import build_task, load_spec
+from bamctl.tasks.catalog import build_task, load_spec, ruler_tasks
 from bamctl.tasks.fill import Cut, Filled, Sentences, Source, fill
 from bamctl.tasks.haystack import Haystack
 from bamctl.tasks.ruler import niah
@@ -23,16 +23,7 @@ from bamctl.tasks.ruler.niah import DEPTHS, NiahTask
 from bamctl.tasks.ruler.niah_spec import NiahSpec
 from bamctl.tasks.tokenization import ANCHORS, BEHIND_NEWLINE, PromptTokenizer
 
-NIAH = (
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multivalue",
-    "niah_multiquery",
-)
+NIAH = ruler_tasks("niah_*")
 ESSAY, LINES, NEEDLES = "niah_single_2", "niah_single_1", "niah_multikey_2"
 Load = Callable[[str], Any]
 
