@@ -1,10 +1,12 @@
 """`bamctl train`: a checkpoint from a recipe."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bamctl.cli.options import check_number
 from bamctl.errors import BadInput
 
 
@@ -25,6 +27,15 @@ def train(
         str, typer.Option("--accelerator", metavar="NAME", help="cpu, cuda, auto.")
     ] = "auto",
     devices: Annotated[str, typer.Option("--devices", metavar="N", help="How many, or auto: all.")] = "auto",
+    until_step: Annotated[
+        int | None,
+        typer.Option(
+            "--until-step",
+            metavar="N",
+            help="Pause behind step N; the same command goes on from there.",
+            show_default="the recipe's end",
+        ),
+    ] = None,
     card: Annotated[
         bool,
         typer.Option("--card/--no-card", help="Measure the checkpoint when it is done and write its card."),
@@ -47,6 +58,7 @@ def train(
     """
     if devices != "auto" and not (devices.isdecimal() and int(devices)):
         raise BadInput(f"--devices {devices!r}: must be a number above 0, or auto")
+    check_number("until-step", until_step, least=1)
 
     from bamctl.models.training.recipe import load_recipe
     from bamctl.tasks.catalog import load_spec
@@ -69,9 +81,13 @@ def train(
             folder,
             accelerator=accelerator,
             devices=devices if devices == "auto" else int(devices),
+            until_step=until_step,
             on_step=printer.update,
         )
     if log is None:  # one of several processes, and not the first
+        return
+    if len(log) < log[-1].steps:
+        print(f"{folder}: paused behind step {log[-1].step} of {log[-1].steps}", file=sys.stderr)
         return
     if card:
         from bamctl.evaluation.card import write_card

@@ -4,7 +4,6 @@ A half-finished training lies in ``<folder>/.training/``; when it is done the fo
 Hugging Face layout with its recipe and its log.
 """
 
-import itertools
 import json
 import math
 import shutil
@@ -28,20 +27,10 @@ from bamctl.models.loading import no_progress_bar
 from bamctl.models.modeling import BamForCausalLM, BamLayer
 from bamctl.models.training.data import Batch, ExampleSource
 from bamctl.models.training.muon import Muon
-from bamctl.models.training.needles import key_words, niah_spec
-from bamctl.models.training.recipe import (
-    LookupExamples,
-    NiahExamples,
-    OptimiserRecipe,
-    PasskeyExamples,
-    Recipe,
-    StreamExamples,
-    load_recipe,
-)
+from bamctl.models.training.recipe import OptimiserRecipe, Recipe, load_recipe
 from bamctl.models.training.text import load_text
 from bamctl.models.training.tokenizer import train_tokenizer
-from bamctl.tasks.catalog import load_spec
-from bamctl.tasks.passkey import PasskeySpec
+from bamctl.models.training.wording import key_strings, prompt_strings
 from bamctl.tasks.tokenization import PromptTokenizer
 
 RECIPE = "recipe.yaml"
@@ -76,9 +65,10 @@ def train(
     *,
     devices: int | str = "auto",
     accelerator: str = "auto",
+    until_step: int | None = None,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> list[StepReport] | None:
-    """Trains a recipe into `folder`, or goes on with what a killed run of the same recipe left there.
+    """Trains a recipe into `folder`, or goes on with what an earlier run of the same recipe left there.
 
     Where that run had come to its end, its log is returned and nothing is done.
 
@@ -86,6 +76,8 @@ def train(
         recipe_file: relative paths of text in it start from its folder.
         folder: becomes the checkpoint; may hold the recipe already.
         devices, accelerator: as Lightning Fabric takes them.
+        until_step: pause behind this step, with the state saved: what a search compares several recipes at,
+            before the best of them goes on. None for the recipe's end.
         on_step: called after every step, in the main process.
 
     Returns:
@@ -127,17 +119,19 @@ def train(
         _write_recipe(recipe, unfinished)
 
     saved_at = time.monotonic()
-    for report in _steps(recipe, source, fabric, model, optimisers, log):
+    until_step = recipe.optimiser.steps if until_step is None else until_step
+    for report in _steps(recipe, source, fabric, model, optimisers, log, until_step):
         log.append(report)
         if fabric.is_global_zero:
             on_step(report)
         # Saving waits for every process, so one clock decides for all.
-        if fabric.broadcast(time.monotonic() - saved_at > SAVE_EVERY_SECONDS):
+        paused = report.step == until_step < recipe.optimiser.steps
+        if fabric.broadcast(paused or time.monotonic() - saved_at > SAVE_EVERY_SECONDS):
             state["log"] = [asdict(report) for report in log]
             _save_state(fabric, state, unfinished)
             saved_at = time.monotonic()
 
-    if fabric.is_global_zero:
+    if fabric.is_global_zero and len(log) == recipe.optimiser.steps:
         _finish(recipe, recipe_file, bare, tokenizer, log, folder)
     fabric.barrier()
     return log if fabric.is_global_zero else None
@@ -224,11 +218,12 @@ def _steps(
     model: Any,
     optimisers: list[Any],
     log: list[StepReport],
+    until_step: int,
 ) -> Iterator[StepReport]:
     """The loop itself, from the step behind the log's last one."""
     model.train()
     tokens, seconds = (log[-1].tokens, log[-1].seconds) if log else (0, 0.0)
-    for step in range(len(log), recipe.optimiser.steps):
+    for step in range(len(log), min(until_step, recipe.optimiser.steps)):
         started = time.monotonic()
         factor = learning_rate_factor(step, recipe.optimiser)
         for group in (group for optimiser in optimisers for group in optimiser.param_groups):
@@ -307,39 +302,6 @@ def _pass_batch(
         wrong_BL = (logits[:, :-1].argmax(dim=-1) != ids[:, 1:]) & is_answer
         right += int((~wrong_BL.any(dim=1) & is_answer.any(dim=1)).sum())
     return loss, answer_loss if answers else None, right / asked if asked else None
-
-
-def prompt_strings(recipe: Recipe) -> list[str]:
-    """Every string that the recipe's prompts are made of."""
-    strings = [*recipe.data.distractors]
-    for examples in recipe.data.examples:
-        if isinstance(examples, LookupExamples):
-            strings += [examples.needle, examples.question]
-        if isinstance(examples, PasskeyExamples):
-            spec = load_spec(examples.task)
-            if isinstance(spec, PasskeySpec):
-                strings += [spec.description, *spec.garbage, spec.information, spec.question]
-        if isinstance(examples, (NiahExamples, StreamExamples)):
-            niah = niah_spec(examples.task)
-            for values in {1, niah.num_needle_v}:
-                niah = niah.model_copy(update={"num_needle_v": values, "num_needle_q": 1})
-                strings += [*niah.around(["{key}"]), niah.needle_text("{key}", "{value}"), niah.noise]
-    return [string.replace("{", " ").replace("}", " ") for string in strings]
-
-
-def key_strings(recipe: Recipe) -> list[str]:
-    """Keys that between them have every word which the recipe's needles may have, each about once."""
-    asks_for_words = any(
-        isinstance(examples, (NiahExamples, StreamExamples))
-        and niah_spec(examples.task).type_needle_k == "words"
-        for examples in recipe.data.examples
-    )
-    if not asks_for_words:
-        return []
-    adjectives, nouns = key_words(recipe.data.held_out_nouns)
-    return [
-        f"{adjective}-{noun}" for adjective, noun in zip(itertools.cycle(adjectives), nouns, strict=False)
-    ]
 
 
 def _check_folder(folder: Path, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ from bamctl.models.training.data import ExampleSource
 from bamctl.models.training.recipe import load_recipe
 from bamctl.models.training.text import load_text
 from bamctl.models.training.tokenizer import BOS, EOS, train_tokenizer
-from bamctl.models.training.trainer import prompt_strings
+from bamctl.models.training.wording import prompt_strings
 from bamctl.tasks.tokenization import PromptTokenizer
 
 

@@ -10,7 +10,7 @@ from bamctl.models.training.needles import NeedleExamples, is_held_out, key_word
 from bamctl.models.training.recipe import NiahExamples, Recipe, load_recipe
 from bamctl.models.training.text import load_text
 from bamctl.models.training.tokenizer import EOS, train_tokenizer
-from bamctl.models.training.trainer import key_strings, prompt_strings
+from bamctl.models.training.wording import key_strings, prompt_strings
 from bamctl.tasks.ruler.niah_spec import listed
 from bamctl.tasks.ruler.words import word_list
 from bamctl.tasks.tokenization import PromptTokenizer

@@ -73,6 +73,28 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
         assert torch.equal(tensor, expected[name]), name
 
 
+def test_a_paused_training_goes_on_as_if_nothing_had_happened(recipe_file, tmp_path):
+    whole = run(recipe_file, tmp_path / "whole")
+    folder = tmp_path / "paused"
+    paused = train(recipe_file, folder, accelerator="cpu", devices=1, until_step=3)
+    assert [report.step for report in paused] == [1, 2, 3]
+    assert {path.name for path in folder.iterdir()} == {".training"}
+    assert len(train(recipe_file, folder, accelerator="cpu", devices=1, until_step=3)) == 3  # nothing to do
+    steps = []
+    resumed = run(recipe_file, folder, on_step=lambda report: steps.append(report.step))
+    assert steps == [4, 5, 6, 7, 8]
+    assert without_seconds(resumed) == without_seconds(whole)
+    expected = weights(tmp_path / "whole")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+
+
+@pytest.mark.parametrize("until_step", [8, 9])
+def test_a_pause_at_the_end_or_behind_it_is_the_end(recipe_file, tmp_path, until_step):
+    folder = tmp_path / "whole"
+    assert len(train(recipe_file, folder, accelerator="cpu", devices=1, until_step=until_step)) == 8
+    assert open_checkpoint(str(folder)).config.train_length == 140
+
+
 def test_a_folder_may_hold_the_recipe_but_no_other(recipe_file, recipe_content, tmp_path):
     folder = tmp_path / "smallest"
     folder.mkdir()
