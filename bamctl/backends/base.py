@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bamctl.tasks.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -102,6 +105,21 @@ class Backend(Protocol):
 
     def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """Answers prompts of one length, exactly as they are: nothing is added or cut off.
+
+        Raises:
+            RunFailed: out of memory, or the engine died.
+        """
+
+    def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:
+        """ln p of each token given all that come before it, of exactly these tokens.
+
+        Args:
+            token_ids: ``[N]``.
+            first: the first token that is asked about, 1 or more: before token 0 there is nothing.
+
+        Returns:
+            ``[N - first]`` in nats: ln p(token_ids[i] | token_ids[:i]) for i = first … N - 1. Not finite
+            where the model's own numbers are not.
 
         Raises:
             RunFailed: out of memory, or the engine died.

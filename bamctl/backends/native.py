@@ -1,18 +1,19 @@
 """The native backend: our own model in PyTorch, on a CPU or a GPU.
 
-Shapes: B prompts of one length, C tokens of it, V vocabulary.
+Shapes: B prompts of one length, C tokens of it, N tokens to score, K of them in one chunk, V vocabulary.
 """
 
 import math
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bamctl.backends.base import Completion, ModelDescription
 from bamctl.backends.decoding import decode
+from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.memory import (
     activation_bytes_a_token,
     cache_bytes_a_token,
@@ -23,6 +24,7 @@ from bamctl.backends.memory import (
 from bamctl.backends.prefix import SharedPrefix
 from bamctl.backends.workload import NativeWorkload
 from bamctl.errors import BadInput, RunFailed
+from bamctl.models.cache import PreallocatedCache
 from bamctl.models.loading import DTYPES, Checkpoint
 from bamctl.models.work import PrefillWork
 from bamctl.tasks.prompt import Prompt
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 PREFILL_CHUNK = 4096
 """The most tokens that go through the model at once while a prompt is read; fewer where memory is short."""
+
+FEWER_PROMPTS, FEWER_TOKENS = "lower --batch-size or the lengths", "lower --max-len"
 
 ROOM_UNIT = 64
 """A cache's positions come in multiples of this: prompts whose answers differ a little share one."""
@@ -79,14 +83,12 @@ class NativeBackend:
         self._config = checkpoint.config
         self._share_prefixes = share_prefixes
         self._prefix = SharedPrefix(checkpoint.config.num_hidden_layers)
-        self._ends = _end_tokens(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
+        self._ends = end_tokens(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     @property
     def device(self) -> str:
         """``cpu``, or the GPU with its name."""
-        if self._device.type == "cuda":
-            return f"{self._device} ({torch.cuda.get_device_name(self._device)})"
-        return str(self._device)
+        return describe_device(self._device)
 
     @torch.inference_mode()
     def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -103,13 +105,13 @@ class NativeBackend:
         room = max(prompt.tokens_to_generate + len(prompt.answer_ids[0]) for prompt in prompts)
         chunk_size = self._chunk_size(batch, length, room)
         peak = watch_peak_memory(self._device)
-        try:
-            started = self._clock()
+        with telling_of_memory(self._no_memory(f"{batch} prompts of {length} tokens", FEWER_PROMPTS)):
+            started = clock(self._device)
             cache = self._prefix.take(prompt_ids_BC, chunk_size=chunk_size, capacity=_capacity(length + room))
             reused = cache.length
             unread_BC = torch.from_numpy(prompt_ids_BC[:, reused:]).long().to(self._device)
             next_BV = self._model.prefill(unread_BC, cache, chunk_size=chunk_size)
-            prefilled = self._clock()
+            prefilled = clock(self._device)
             answers = decode(
                 self._model,
                 cache,
@@ -118,14 +120,7 @@ class NativeBackend:
                 limits=[prompt.tokens_to_generate for prompt in prompts],
                 ends=self._ends,
             )
-            finished = self._clock()
-        except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise RunFailed(
-                f"{self.model.name}: out of memory on {self.device} with {batch} prompts of {length}"
-                " tokens; lower --batch-size or the lengths"
-            ) from None
+            finished = clock(self._device)
         if self._share_prefixes:
             self._prefix.keep(cache, prompt_ids_BC, chunk_size=chunk_size)
         peak_bytes = peak()
@@ -143,6 +138,42 @@ class NativeBackend:
             for answer in answers
         ]
 
+    @torch.inference_mode()
+    def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:
+        """See `bamctl.backends.base.Backend.token_logprobs`.
+
+        Logits exist for one chunk at a time, and for the tokens before `first` not at all.
+
+        Raises:
+            RunFailed: out of memory; before anything is computed where the cache alone is beyond all of it.
+        """
+        if first < 1:
+            raise ValueError(f"first is {first}: there is nothing before token 0")
+        read = len(token_ids) - 1  # nothing is asked about what follows the last token
+        if first > read:
+            return np.empty(0)
+        self._prefix = SharedPrefix(self._config.num_hidden_layers)  # what it held gives way
+        logit_bytes = self._config.vocab_size * (DTYPES[self.dtype].itemsize + 2 * 4)
+        chunk_size = self._chunk_size(1, read, 0, logit_bytes=logit_bytes, remedy=FEWER_TOKENS)
+        logprobs = np.empty(len(token_ids) - first)
+        with telling_of_memory(self._no_memory(f"{read} tokens and their logits", FEWER_TOKENS)):
+            ids_1N = torch.from_numpy(token_ids[None]).long().to(self._device)
+            cache = PreallocatedCache(self._config.num_hidden_layers, _capacity(read))
+            for start in range(0, read, chunk_size):
+                end = min(start + chunk_size, read)
+                asked = max(start, first - 1)  # a token's logits are of the one behind it
+                if asked >= end:
+                    self._model.model(ids_1N[:, start:end], cache=cache, keep=0)
+                    continue
+                logits_KV = self._model(ids_1N[:, start:end], cache=cache, logits_to_keep=end - asked).logits[
+                    0
+                ]
+                chosen_K = logits_KV.gather(1, ids_1N[0, asked + 1 : end + 1, None])[:, 0]
+                logprob_K = chosen_K.double() - logits_KV.logsumexp(dim=1).double()
+                logprobs[asked + 1 - first : end + 1 - first] = logprob_K.cpu().numpy()
+                del logits_KV  # before the next chunk's take memory beside them
+        return logprobs
+
     def workload(self, sample: Prompt, *, longest: int) -> NativeWorkload:
         """See `bamctl.backends.base.Backend.workload`."""
         ids = torch.from_numpy(sample.token_ids).long().to(self._device)
@@ -153,8 +184,20 @@ class NativeBackend:
             shared_unit=PREFILL_CHUNK if self._share_prefixes else None,
         )
 
-    def _chunk_size(self, batch: int, length: int, room: int) -> int:
+    def _no_memory(self, what: str, remedy: str) -> str:
+        return f"{self.model.name}: out of memory on {self.device} with {what}; {remedy}"
+
+    def _chunk_size(
+        self, batch: int, length: int, room: int, *, logit_bytes: int = 0, remedy: str = FEWER_PROMPTS
+    ) -> int:
         """How many tokens go through the model at once, beside a cache for `length` + `room` positions.
+
+        Args:
+            batch: prompts.
+            length: tokens of each.
+            room: positions for what follows them.
+            logit_bytes: what the logits of one token take, where those of every token are wanted.
+            remedy: what a user can do where memory is short.
 
         Raises:
             RunFailed: all the memory there is could not hold the cache.
@@ -168,53 +211,14 @@ class NativeBackend:
             raise RunFailed(
                 f"{self.model.name}: the keys and values of {batch} prompts of {length} tokens take"
                 f" {cache_bytes / 1e9:.1f} GB, and {self.device} has {memory.total / 1e9:.1f} GB, enough for"
-                f" {max(longest, 0)} tokens; lower --batch-size or the lengths"
+                f" {max(longest, 0)} tokens; {remedy}"
             )
         return chunk_that_fits(
             memory.available + self._prefix.nbytes() - cache_bytes,
-            batch * activation_bytes_a_token(config, dtype),
+            batch * (activation_bytes_a_token(config, dtype) + logit_bytes),
             largest=PREFILL_CHUNK,
         )
-
-    def _clock(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
-
-def choose_device(name: str) -> torch.device:
-    """A torch device from its name; ``auto`` is the GPU where there is one.
-
-    Raises:
-        BadInput: no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput(f"device {name!r} is not known; write cpu, cuda, cuda:1 or auto") from None
-    if device.type not in ("cpu", "cuda"):
-        raise BadInput(f"device {name!r}: the native backend runs on cpu and cuda")
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise BadInput(f"device {name!r}: this machine has {count} CUDA devices that torch can use")
-    return device
 
 
 def _capacity(positions: int) -> int:
     return math.ceil(positions / ROOM_UNIT) * ROOM_UNIT
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """On a CPU torch raises a plain RuntimeError, as cuBLAS does; an illegal access is no lack of memory."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(sign in str(error) for sign in ("allocate memory", "not enough memory", "ALLOC_FAILED"))
-
-
-def _end_tokens(*sources: int | list[int] | None) -> frozenset[int]:
-    ids: set[int] = set()
-    for source in sources:
-        ids |= set(source) if isinstance(source, list) else set() if source is None else {source}
-    return frozenset(ids)

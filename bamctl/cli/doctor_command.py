@@ -8,6 +8,7 @@ PACKAGES = (
     "transformers",
     "tokenizers",
     "safetensors",
+    "accelerate",
     "pandas",
     "pyarrow",
     "lightning-fabric",
@@ -77,6 +78,7 @@ def _abilities() -> list[tuple[str, str]]:
         ]
     except BadInput as error:
         rows = [("backend native", f"can run, but the default model cannot: {error}")]
+    rows.append(("backend transformers", _transformers_ability()))
     if _version("lightning-fabric"):
         rows.append(("training", "can run"))
     else:
@@ -92,6 +94,12 @@ def _abilities() -> list[tuple[str, str]]:
     else:
         rows.append(("RULER's own texts", "can be read"))
     return rows
+
+
+def _transformers_ability() -> str:
+    if _version("accelerate"):
+        return "can run, also models that do not fit onto one GPU"
+    return "can run models that fit onto one device; pip install accelerate spreads others over all there are"
 
 
 def _version(package: str) -> str | None:

@@ -28,7 +28,12 @@ def explain(backend: Backend, task: Task, request: EvaluationRequest, console: C
     foresight = Foresight(backend, task, request)
     workload = foresight.workload
     if workload is None:
-        console.print(Text(f"How far its heads look cannot be told with the {backend.name} backend."))
+        console.print(
+            Text(
+                f"How far its heads look, and what a run will take, cannot be told with the {backend.name}"
+                " backend."
+            )
+        )
         return
     rehearsal = rehearse(backend, task, request, workload)
     longest = max(request.lengths)

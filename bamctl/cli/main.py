@@ -12,8 +12,11 @@ from typing import Any
 import typer
 
 from bamctl.cli.doctor_command import doctor
+from bamctl.cli.import_command import import_checkpoint
 from bamctl.cli.models_command import models
 from bamctl.cli.passkey_command import passkey
+from bamctl.cli.perplexity_command import perplexity
+from bamctl.cli.prior_command import prior
 from bamctl.cli.report_command import report
 from bamctl.cli.ruler_command import ruler
 from bamctl.cli.run_command import run
@@ -73,8 +76,9 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-for command in (passkey, ruler, run, train, report, score, models):
+for command in (passkey, ruler, run, perplexity, prior, train, report, score, models):
     app.command()(_interruptible(command))
+app.command("import")(_interruptible(import_checkpoint))
 tasks = typer.Typer(context_settings=app.info.context_settings, rich_markup_mode=None)
 tasks.callback(invoke_without_command=True)(_interruptible(tasks_or_command))
 tasks.command()(_interruptible(export))

@@ -1,23 +1,33 @@
 """What the measuring commands share: check everything, run every model, print the table."""
 
+import contextlib
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number
+from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number, parse_model_args
 from bamctl.errors import BadInput, NotInstalled, did_you_mean
 from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
 
 if TYPE_CHECKING:
+    from bamctl.backends.opening import OpenedModel
     from bamctl.evaluation.run import EvaluationRequest, RunSummary
-    from bamctl.models.loading import Checkpoint
     from bamctl.tasks.base import Task
     from bamctl.tasks.spec import TaskSpec
+    from bamctl.tasks.tokenization import PromptTokenizer
 
-BACKENDS = ("native",)
 SHORTEST_IF_UNKNOWN = 512
 """Where the series of lengths begins for a checkpoint that does not say what it was trained at."""
+
+SHORTEST_IF_TRAINED = (4096, 512)
+"""Where it begins, at the first that is shorter than the longest, for one that was trained at all of it."""
+
+_DRAWS = 8
+"""Prompts that are made to find out how many tokens an answer may take."""
+
+Job = tuple["OpenedModel", list[tuple["Task", "EvaluationRequest"]]]
 
 
 def measure(
@@ -41,33 +51,35 @@ def measure(
     parse_depths(options.depths, options.samples)
     jobs = _prepare(specs_of(task_names, overrides), options)
 
+    summaries = []
+    for model, tasks in jobs:
+        summaries += _run(model, tasks, options)
+        gc.collect()  # weights that a cycle still holds, before the next ones take memory
+    if summaries:
+        _print_results(summaries)
+
+
+def _run(
+    model: "OpenedModel", tasks: "list[tuple[Task, EvaluationRequest]]", options: MeasureOptions
+) -> "list[RunSummary]":
+    """One model: its weights live as long as this call."""
     from rich.console import Console
 
-    from bamctl.backends.native import NativeBackend
     from bamctl.cli.explain import explain
     from bamctl.cli.progress import ProgressPrinter
     from bamctl.evaluation.run import evaluate
 
+    backend = model.start(device=options.device, dtype=options.dtype, share_prefixes=options.share_prefixes)
     summaries = []
-    for checkpoint, tasks in jobs:
-        backend = NativeBackend(
-            checkpoint,
-            device=options.device,
-            dtype=options.dtype,
-            share_prefixes=options.share_prefixes,
-        )
-        for task, request in tasks:
-            if options.explain:
-                explain(backend, task, request, Console())
-            else:
-                with ProgressPrinter(backend, task, request) as progress:
-                    summary = evaluate(backend, task, request, on_progress=progress.update)
-                    progress.finish(summary)
-                summaries.append(summary)
-                del progress
-        del backend  # with what it holds of the last prompts, before the next one takes memory
-    if summaries:
-        _print_results(summaries)
+    for task, request in tasks:
+        if options.explain:
+            explain(backend, task, request, Console())
+            continue
+        with ProgressPrinter(backend, task, request) as progress:
+            summary = evaluate(backend, task, request, on_progress=progress.update)
+            progress.finish(summary)
+        summaries.append(summary)
+    return summaries
 
 
 def specs_of(task_names: Sequence[str], overrides: Mapping[str, object | None]) -> "list[TaskSpec]":
@@ -105,48 +117,96 @@ def _check_numbers(options: MeasureOptions) -> None:
         parse_lengths(options.lengths)
     if options.max_len is not None:
         parse_length(options.max_len)
-    if options.backend not in BACKENDS:
-        raise BadInput(f"--backend {options.backend!r} is not known{did_you_mean(options.backend, BACKENDS)}")
+    parse_model_args(options.model_args)
 
 
-def _prepare(
-    specs: "Sequence[TaskSpec]", options: MeasureOptions
-) -> "list[tuple[Checkpoint, list[tuple[Task, EvaluationRequest]]]]":
+def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
     """Each model with its tasks and requests, checked as far as can be without reading weights."""
-    from bamctl.backends.native import choose_device
-    from bamctl.evaluation.run import check_request
-    from bamctl.models.loading import DTYPES, open_checkpoint
-    from bamctl.tasks.catalog import build_task
-    from bamctl.tasks.tokenization import PromptTokenizer
+    from bamctl.backends.devices import choose_device
+    from bamctl.backends.opening import BACKENDS, open_model
+    from bamctl.models.loading import DTYPES
 
-    if options.dtype not in DTYPES:
-        raise BadInput(f"--dtype {options.dtype!r} is not known{did_you_mean(options.dtype, DTYPES)}")
+    for option, chosen, known in (
+        ("backend", options.backend, BACKENDS),
+        ("dtype", options.dtype, ("auto", *DTYPES)),
+    ):
+        if chosen not in known:
+            raise BadInput(f"--{option} {chosen!r} is not known{did_you_mean(chosen, known)}")
     choose_device(options.device)
-    jobs = []
-    for name in dict.fromkeys(options.models or []):
-        checkpoint = open_checkpoint(name)
-        tokenizers = {
-            chat: PromptTokenizer(checkpoint.tokenizer, chat=chat)
-            for chat in dict.fromkeys(spec.apply_chat_template for spec in specs)
-        }
-        tasks: list[tuple[Task, EvaluationRequest]] = []
-        for spec in specs:
-            try:
-                task = build_task(spec, tokenizers[spec.apply_chat_template])
-            except NotInstalled as error:
-                if spec is specs[-1] and not tasks:
-                    raise
-                reason = str(error).removeprefix(f"{spec.name}: ")
-                print(f"{spec.name} left out: {reason}", file=sys.stderr)
-                continue
-            request = _request(task, checkpoint, options)
-            check_request(task, request, None, checkpoint.name)
+    built = _Tasks(specs)
+    jobs: list[Job] = []
+    for name in _each_once(options.models or []):
+        model = open_model(
+            name,
+            backend=options.backend,
+            tokenizer=options.tokenizer,
+            model_args=parse_model_args(options.model_args),
+            trust_remote_code=options.trust_remote_code,
+        )
+        tasks = []
+        for task in built.of(model):
+            room = _room(task) if model.longest_prompt is not None else 0
+            request = _request(task, model, room, options)
+            _check_request(task, request, model, room)
             tasks.append((task, request))
-        jobs.append((checkpoint, tasks))
+        jobs.append((model, tasks))
     return jobs
 
 
-def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) -> "EvaluationRequest":
+def _each_once(patterns: Sequence[str]) -> list[str]:
+    """What the patterns stand for; a checkpoint that is meant twice, by name and as a folder say, is one."""
+    from bamctl.models.naming import find_models, find_path
+
+    found: dict[object, str] = {}
+    for name in (name for pattern in patterns for name in find_models(pattern)):
+        place: object = name
+        with contextlib.suppress(BadInput):  # a name on the hub, or one that is refused when it is opened
+            place = find_path(name).resolve()
+        found.setdefault(place, name)
+    return list(found.values())
+
+
+class _Tasks:
+    """The tasks for each model; models whose tokenizers do the same share them."""
+
+    def __init__(self, specs: "Sequence[TaskSpec]") -> None:
+        self._specs = specs
+        self._built: dict[tuple[str, ...], list[Task]] = {}
+
+    def of(self, model: "OpenedModel") -> "list[Task]":
+        """Those whose texts are installed.
+
+        Raises:
+            BadInput: a task and the tokenizer do not go together, or no task's texts are installed.
+        """
+        from bamctl.tasks.tokenization import PromptTokenizer
+
+        tokenizers = {
+            chat: PromptTokenizer(model.tokenizer, chat=chat)
+            for chat in dict.fromkeys(spec.apply_chat_template for spec in self._specs)
+        }
+        key = tuple(tokenizer.digest for tokenizer in tokenizers.values())
+        if key not in self._built:
+            self._built[key] = self._build(tokenizers, tell=not self._built)
+        return self._built[key]
+
+    def _build(self, tokenizers: "Mapping[bool, PromptTokenizer]", *, tell: bool) -> "list[Task]":
+        from bamctl.tasks.catalog import build_task
+
+        tasks: list[Task] = []
+        for spec in self._specs:
+            try:
+                tasks.append(build_task(spec, tokenizers[spec.apply_chat_template]))
+            except NotInstalled as error:
+                if spec is self._specs[-1] and not tasks:
+                    raise
+                if tell:
+                    reason = str(error).removeprefix(f"{spec.name}: ")
+                    print(f"{spec.name} left out: {reason}", file=sys.stderr)
+        return tasks
+
+
+def _request(task: "Task", model: "OpenedModel", room: int, options: MeasureOptions) -> "EvaluationRequest":
     """What is to be measured; of a series of lengths those that the task has prompts for."""
     from bamctl.evaluation.depths import parse_depths
     from bamctl.evaluation.run import EvaluationRequest, has_prompts
@@ -154,8 +214,14 @@ def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) ->
     if options.lengths is not None:
         lengths = parse_lengths(options.lengths)
     else:
-        first = checkpoint.config.train_length or SHORTEST_IF_UNKNOWN
-        lengths = doubling_lengths(first, parse_length(options.max_len or DEFAULT_LONGEST))
+        longest = parse_length(options.max_len or DEFAULT_LONGEST)
+        first = model.train_length or SHORTEST_IF_UNKNOWN
+        if options.max_len is None and model.longest_prompt is not None:
+            longest = min(longest, model.longest_prompt - room)
+            first = min(first, longest)
+        if first >= longest:
+            first = next((length for length in SHORTEST_IF_TRAINED if length < longest), first)
+        lengths = doubling_lengths(first, longest)
     request = EvaluationRequest(
         lengths=lengths,
         samples=options.samples,
@@ -172,10 +238,38 @@ def _request(task: "Task", checkpoint: "Checkpoint", options: MeasureOptions) ->
         return request
     print(
         f"{task.spec.name}: {', '.join(map(format_length, left_out))} left out, the shortest length that"
-        f" always works with the tokenizer of {checkpoint.name} is {task.shortest_length} tokens",
+        f" always works with the tokenizer of {model.name} is {task.shortest_length} tokens",
         file=sys.stderr,
     )
     return replace(request, lengths=tuple(length for length in lengths if length not in left_out))
+
+
+def _room(task: "Task") -> int:
+    """Tokens of an answer beside a length."""
+    from bamctl.evaluation.forecast import sample_prompt
+
+    if task.spec.length_includes_generation:
+        return 0
+    return max(
+        sample_prompt(task, task.shortest_length, number=number).tokens_to_generate
+        for number in range(_DRAWS)
+    )
+
+
+def _check_request(task: "Task", request: "EvaluationRequest", model: "OpenedModel", room: int) -> None:
+    """See `bamctl.evaluation.run.check_request`; what is generated needs positions too.
+
+    Raises:
+        BadInput: a length that the task cannot fill or the model cannot read.
+    """
+    from bamctl.evaluation.run import check_request
+
+    check_request(task, request, None, model.name)
+    longest = max(request.lengths)
+    if model.longest_prompt is not None and longest + room > model.longest_prompt:
+        asked = f"length {format_length(longest)}"
+        asked += f" and the {room} tokens of an answer are" if room else " is"
+        raise BadInput(f"{asked} beyond what {model.name} reads: {model.limit_note}")
 
 
 def _print_results(summaries: "list[RunSummary]") -> None:

@@ -12,7 +12,14 @@ def models() -> None:
     from bamctl.cli.listing import print_listing
     from bamctl.errors import BadInput
     from bamctl.locations import RULER_MODEL
-    from bamctl.models.loading import DEFAULT_MODEL, model_folders, open_checkpoint
+    from bamctl.models.loading import (
+        DEFAULT_MODEL,
+        ForeignModel,
+        has_tokenizer,
+        open_bare_checkpoint,
+        open_checkpoint,
+    )
+    from bamctl.models.naming import model_folders
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("model", "positions", "trained at", "parameters", "folder"):
@@ -21,14 +28,22 @@ def models() -> None:
         )
     folders = model_folders()
     if not folders:
-        print("no checkpoint has a name here: bamctl train puts one below models/", file=sys.stderr)
+        print(
+            "no checkpoint has a name here: bamctl train and bamctl import put one below models/",
+            file=sys.stderr,
+        )
         return
     for name, folder in folders.items():
         note = {DEFAULT_MODEL: " (default)", RULER_MODEL: " (default of ruler)"}.get(name, "")
+        note += "" if has_tokenizer(folder) else " (no tokenizer)"
+        note += " (not imported)" if not (folder / "config.json").is_file() else ""
         shown = Text(name + note)
         where = Text(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
         try:
-            checkpoint = open_checkpoint(str(folder))
+            checkpoint = (open_checkpoint if has_tokenizer(folder) else open_bare_checkpoint)(str(folder))
+        except ForeignModel as foreign:
+            table.add_row(shown, Text(f"of {foreign.model_type}"), "?", "?", where)
+            continue
         except BadInput as error:
             table.add_row(shown, Text(str(error), style="red"), "", "", where)
             continue

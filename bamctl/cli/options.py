@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,8 +28,9 @@ MaxLen = Annotated[
     typer.Option(
         "--max-len",
         metavar="LENGTH",
-        help="Double the length from the model's train length up to this one.",
-        show_default=DEFAULT_LONGEST,
+        help="Double the length from the model's train length up to this one; from 4k, or 512, where it was"
+        " trained at as much as this.",
+        show_default=f"{DEFAULT_LONGEST}, or all that the model reads",
     ),
 ]
 Samples = Annotated[int, typer.Option("--samples", "-n", metavar="N", help="Samples of each length.")]
@@ -100,12 +102,50 @@ ApplyChatTemplate = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the keys.")]
-BackendName = Annotated[str, typer.Option("--backend", metavar="NAME", help="What runs the model: native.")]
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="What runs a model: native, transformers, or auto: native for the models of this project and of"
+        " BAM's authors, transformers for all others.",
+    ),
+]
+ModelArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-arg",
+        metavar="KEY=VALUE",
+        help="A field of the model's configuration to have otherwise, such as max_position_embeddings=65536;"
+        " JSON or text. It makes another model of it. Repeat it for several. For the backend transformers.",
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="TOKENIZER",
+        help="A checkpoint, a folder, a name on the hub or a tokenizer.json whose tokenizer to take.",
+        show_default="the model's own",
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run the code that a model brings with it."),
+]
 Device = Annotated[
     str,
     typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, or auto: the GPU if there is one."),
 ]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="float32, bfloat16, float16, or auto: float32 where the backend is native, else what the weights"
+        " are stored in.",
+    ),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts that run together.")]
 SharePrefixes = Annotated[
     bool,
@@ -141,9 +181,12 @@ class MeasureOptions:
     samples: Samples = 20
     depths: Depths = "equidistant"
     seed: Seed = 0
-    backend: BackendName = "native"
+    backend: BackendName = "auto"
+    model_args: ModelArgs = None
+    tokenizer: Tokenizer = None
+    trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
-    dtype: Dtype = "float32"
+    dtype: Dtype = "auto"
     batch_size: BatchSize = 1
     share_prefixes: SharePrefixes = True
     patience: Patience = None
@@ -169,7 +212,8 @@ def measuring(
                 "--model",
                 "-m",
                 metavar="MODEL",
-                help="Name or folder of a checkpoint; repeat it for several.",
+                help="A checkpoint's name, a pattern of names ('small-*'), a folder, or a name on the Hugging"
+                " Face hub; repeat it for several.",
                 show_default=default_model,
             ),
         ]
@@ -195,6 +239,26 @@ def measuring(
         return call
 
     return decorate
+
+
+def parse_model_args(typed: list[str] | None) -> dict[str, object]:
+    """What `--model-arg` was given: fields and their values, as JSON where they are some, else as text.
+
+    Raises:
+        BadInput: no value, or a field twice.
+    """
+    parsed: dict[str, object] = {}
+    for word in typed or []:
+        field, sign, value = word.partition("=")
+        if not sign or not field:
+            raise BadInput(f"--model-arg {word!r}: write KEY=VALUE, such as max_position_embeddings=65536")
+        if field in parsed:
+            raise BadInput(f"--model-arg {field} is given twice; leave one out")
+        try:
+            parsed[field] = json.loads(value)
+        except ValueError:
+            parsed[field] = value
+    return parsed
 
 
 def check_number(option: str, value: int | None, *, least: int, most: int = 1_000_000) -> None:

@@ -50,46 +50,95 @@ def report(
         list[str] | None,
         typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
     ] = None,
+    averages: Annotated[
+        bool, typer.Option("--averages", help="Only the averages over RULER's tasks: a row a model.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure",
+            metavar="FILE",
+            help="Draw the scores against length as well: .png, .pdf or .svg.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show scores against length. A row for each run, a column for each length.
 
     Scores are exact answers, or RULER's own score of its tasks. Where a model has several of RULER's tasks
-    they are averaged as RULER does.
+    they are averaged as RULER does. Losses, as bamctl perplexity measures them, have a table of their own.
     """
-    formats = [
-        f"--{name}" for name, chosen in (("csv", csv), ("markdown", markdown), ("latex", latex)) if chosen
-    ]
-    if len(formats) > 1:
-        raise BadInput(f"{' and '.join(formats)} exclude each other; choose one")
+    _check_together(csv=csv, markdown=markdown, latex=latex)
     if threshold is not None and not 0 < threshold <= 100:
         raise BadInput(f"--threshold {threshold:g}: must be a percentage above 0, at most 100")
-    if threshold is not None and csv:
+    if threshold is not None and csv and figure is None:
         raise BadInput("--threshold has no effect on --csv, which has no effective lengths; leave one out")
+    if averages and csv:
+        raise BadInput("--averages has no effect on --csv, which has every run; leave one out")
+    if averages and intervals:
+        raise BadInput("--intervals has no effect on --averages, which have none; leave one out")
+    if figure is not None:
+        from bamctl.report.style import check_figure_path
+
+        check_figure_path(figure)
 
     from rich.console import Console
 
     from bamctl.report.export import to_csv, to_latex, to_markdown
+    from bamctl.report.loss_table import LossTable, build_loss_table
     from bamctl.report.runs import select_runs
-    from bamctl.report.table import build_table
+    from bamctl.report.table import AccuracyTable, build_table
+    from bamctl.report.terminal import print_table
+    from bamctl.results.schema import LOSS
     from bamctl.results.store import accuracy_table, load_samples
 
     where = _own_results() if paths is None else paths
-    accuracy = accuracy_table(load_samples(where))
-    if accuracy.empty:
+    samples = load_samples(where)
+    if samples.empty:
         looked_in = ", ".join(map(str, paths or [DEFAULT]))
         raise BadInput(f"no results in {looked_in}; bamctl passkey makes some{_hint_at_published(paths)}")
-    accuracy = select_runs(accuracy, tasks=task or [], models=model or [])
-    if accuracy.empty:
+    samples = select_runs(samples, tasks=task or [], models=model or [])
+    if samples.empty:
         raise BadInput("no results of these tasks by these models; leave out --task or --model")
-    percent = THRESHOLD if threshold is None else threshold
+    everything = accuracy_table(samples)
+    accuracy = everything[everything["metric"] != LOSS]
+    share = (THRESHOLD if threshold is None else threshold) / 100
+    tables: list[AccuracyTable | LossTable] = []
+    if averages or not accuracy.empty:
+        tables.append(build_table(accuracy, threshold=share, averages_only=averages))
+    if len(accuracy) < len(everything) and not averages:
+        tables.append(build_loss_table(samples))
+    if figure is not None:
+        from bamctl.report.figure import accuracy_figure
+        from bamctl.report.loss_figure import loss_figure
+        from bamctl.report.style import save_figure
+
+        if len(tables) > 1:
+            raise BadInput(
+                f"figure {figure}: is of scores or of losses; choose tasks of one kind with --task"
+            )
+        (table,) = tables
+        drawing = (
+            loss_figure(table)
+            if isinstance(table, LossTable)
+            else accuracy_figure(accuracy, threshold=share, averages_only=averages)
+        )
+        save_figure(drawing, figure)
     if csv:
-        sys.stdout.write(to_csv(accuracy))
+        sys.stdout.write(to_csv(everything))
     elif markdown:
-        sys.stdout.write(to_markdown(build_table(accuracy, threshold=percent / 100), intervals=intervals))
+        sys.stdout.write("\n".join(to_markdown(table, intervals=intervals) for table in tables))
     elif latex:
-        sys.stdout.write(to_latex(build_table(accuracy, threshold=percent / 100), intervals=intervals))
+        sys.stdout.write("\n".join(to_latex(table, intervals=intervals) for table in tables))
     else:
-        print_accuracy(accuracy, Console(), intervals=intervals, threshold=percent)
+        for table in tables:
+            print_table(table, Console(), intervals=intervals)
+
+
+def _check_together(**formats: bool) -> None:
+    chosen = [f"--{name}" for name, asked_for in formats.items() if asked_for]
+    if len(chosen) > 1:
+        raise BadInput(f"{' and '.join(chosen)} exclude each other; choose one")
 
 
 def _own_results() -> list[Path]:
@@ -106,11 +155,9 @@ def _hint_at_published(paths: list[Path] | None) -> str:
     )
 
 
-def print_accuracy(
-    accuracy: "pd.DataFrame", console: "Console", *, intervals: bool = False, threshold: float = THRESHOLD
-) -> None:
-    """Prints rows of ACCURACY_SCHEMA as the table of scores against length; the threshold is in percent."""
+def print_accuracy(accuracy: "pd.DataFrame", console: "Console") -> None:
+    """Prints rows of ACCURACY_SCHEMA as the table of scores against length."""
     from bamctl.report.table import build_table
     from bamctl.report.terminal import print_table
 
-    print_table(build_table(accuracy, threshold=threshold / 100), console, intervals=intervals)
+    print_table(build_table(accuracy, threshold=THRESHOLD / 100), console)

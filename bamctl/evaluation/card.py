@@ -17,7 +17,7 @@ from bamctl.lengths import doubling_lengths, format_length
 from bamctl.models.loading import Checkpoint, open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training.recipe import NiahExamples, Recipe, load_recipe
-from bamctl.results.statistics import wilson_interval
+from bamctl.results.statistics import LEARNED, wilson_interval
 from bamctl.results.store import accuracy_table, load_samples
 from bamctl.tasks.catalog import RULER_TASKS, build_task, load_spec
 from bamctl.tasks.spec import TaskSpec
@@ -36,7 +36,8 @@ def write_card(
 ) -> Path:
     """Measures what it was trained on from the train length to 32k, 20 samples a length, and writes the card.
 
-    That is passkey accuracy, and RULER's score of the needle tasks that its recipe names.
+    That is passkey accuracy, and RULER's score of the needle tasks that its recipe names. Lengths behind
+    one at which everything was wrong are not measured.
 
     Args:
         folder: a checkpoint that `bamctl train` made, with its recipe beside the weights.
@@ -77,6 +78,7 @@ def _measure(
         lengths=doubling_lengths(train_length, max(LONGEST, train_length)),
         samples=SAMPLES,
         depths=parse_depths(depths, SAMPLES),
+        patience=1,
         out=out,
     )
     lengths = tuple(length for length in request.lengths if has_prompts(task, length, request))
@@ -113,7 +115,11 @@ def _lines(
         " `training_log.jsonl` has loss and answer accuracy of every step"
     )
     yield from ("", "## Trained on", "", *_data(recipe))
+    if recipe.search:
+        told = (f"- {_sentence(sentence)}" for sentence in recipe.search)
+        yield from ("", "## How the recipe was found", "", *told)
     yield from ("", "## What it measures", "", *_accuracy(accuracy))
+    yield from ("", _has_learned(accuracy, checkpoint.config.train_length))
     if needles:
         yield from ("", *_needles(pd.concat(needles)))
     yield from ("", "## What the heads learned", "", *_heads(model))
@@ -155,10 +161,23 @@ def _accuracy(accuracy: pd.DataFrame) -> Iterator[str]:
     for variant, rows in accuracy.groupby("variant", sort=True):
         by_length = rows.set_index("length")["accuracy"]
         name = str(variant).removeprefix("haystack=") or "garbage"
-        yield f"| {name} | " + " | ".join(f"{100 * by_length[length]:.0f}%" for length in lengths) + " |"
+        yield f"| {name} | " + " | ".join(_percent(by_length.get(length)) for length in lengths) + " |"
     low, _ = wilson_interval(SAMPLES, SAMPLES)
     yield ""
     yield f"With {SAMPLES} samples, 100% means at least {100 * low:.0f}% with 95% confidence (Wilson)."
+
+
+def _has_learned(accuracy: pd.DataFrame, train_length: int | None) -> str:
+    """Whether what it does beyond its train length says anything about its positions."""
+    at_train_length = accuracy[(accuracy["length"] == train_length) & (accuracy["variant"] == "")]
+    share = float(at_train_length["accuracy"].iloc[0])
+    figure = f"{100 * share:.0f}% at {train_length} tokens in garbage"
+    if share >= LEARNED:
+        return f"It has learned its training length: {figure}."
+    return (
+        f"**It has not learned its training length**: {figure}, where {100 * LEARNED:.0f}% is asked for. What"
+        " it does at other lengths says nothing of its position encoding."
+    )
 
 
 def _needles(accuracy: pd.DataFrame) -> Iterator[str]:
@@ -172,8 +191,13 @@ def _needles(accuracy: pd.DataFrame) -> Iterator[str]:
     yield "|---|" + "---|" * len(lengths)
     for task, rows in accuracy.groupby("task", sort=False):
         by_length = rows.set_index("length")["score"]
-        cells = (f"{100 * by_length[length]:.0f}%" if length in by_length else "–" for length in lengths)
+        cells = (_percent(by_length.get(length)) for length in lengths)
         yield f"| {task} | " + " | ".join(cells) + " |"
+
+
+def _percent(share: float | None) -> str:
+    """`–` where nothing was measured."""
+    return "–" if share is None or pd.isna(share) else f"{100 * share:.0f}%"
 
 
 def _heads(model: BamForCausalLM) -> Iterator[str]:

@@ -10,20 +10,24 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from bamctl.errors import BadInput, did_you_mean
+from bamctl.errors import BadInput
 from bamctl.locations import DEFAULT_MODEL as DEFAULT_MODEL
-from bamctl.locations import search_path
+from bamctl.models.authors import AuthorsWeights, read_authors
 from bamctl.models.config import BamConfig
 from bamctl.models.modeling import BamForCausalLM
+from bamctl.models.naming import find_model as find_model
+from bamctl.models.naming import find_models as find_models
+from bamctl.models.naming import find_path
+from bamctl.models.reading import one_line, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,15 +56,36 @@ DEFINING_FIELDS = (
 """Fields of the configuration that decide what the weights compute."""
 
 
+class ForeignModel(BadInput):
+    """A checkpoint of another architecture, which the backend transformers may know."""
+
+    def __init__(self, message: str, *, model_type: str) -> None:
+        super().__init__(message)
+        self.model_type = model_type
+
+
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A folder whose configuration, tokenizer and weights fit together."""
+class SafetensorsWeights:
+    """Weights in Hugging Face layout, in one file or several."""
+
+    files: tuple[Path, ...]
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor with its name."""
+        for file in self.files:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 (no dictionary)
+                    yield name, opened.get_tensor(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BareCheckpoint:
+    """A folder whose configuration and weights fit together."""
 
     name: str
     folder: Path
     config: BamConfig
-    tokenizer: "PreTrainedTokenizerBase"
-    weight_files: tuple[Path, ...]
+    weights: SafetensorsWeights | AuthorsWeights
     parameters: int
 
     @functools.cached_property
@@ -68,14 +93,18 @@ class Checkpoint:
         """SHA-256, in hex, of what decides the model's answers: its form and its weights, however stored.
 
         Neither starting values nor what transformers adds to a configuration count, so another version of it,
-        other shards, or another name leave it as it is.
+        other shards, another name, or the import of an authors' checkpoint leave it as it is.
+
+        Raises:
+            BadInput: the weights cannot be read.
         """
         digest = hashlib.sha256()
         form = {name: getattr(self.config, name) for name in DEFINING_FIELDS}
         digest.update(json.dumps(form, sort_keys=True).encode())
-        for name, tensor in sorted(_stored_tensors(self.weight_files), key=lambda item: item[0]):
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        with self._readable_weights():
+            for name, tensor in sorted(self.weights.tensors(), key=lambda item: item[0]):
+                digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def load(self, *, device: str | torch.device, dtype: str) -> BamForCausalLM:
@@ -88,95 +117,93 @@ class Checkpoint:
         Raises:
             BadInput: a weight is not finite, or a file cannot be read.
         """
-        try:
-            with no_progress_bar():
-                model: BamForCausalLM = BamForCausalLM.from_pretrained(
-                    self.folder, config=self.config, dtype=DTYPES[dtype], local_files_only=True
-                )
-        except (OSError, SafetensorError) as error:
-            raise BadInput(f"{self.folder}: the weights cannot be read ({_one_line(error)})") from None
+        ours = isinstance(self.weights, SafetensorsWeights)
+        with self._readable_weights(), no_progress_bar():
+            model: BamForCausalLM = BamForCausalLM.from_pretrained(
+                self.folder if ours else None,
+                config=self.config,
+                state_dict=None if ours else dict(self.weights.tensors()),
+                dtype=DTYPES[dtype],
+                local_files_only=True,
+            )
         for name, value in model.state_dict().items():  # with the values of a prior that are not learned
             if not torch.isfinite(value).all():
                 raise BadInput(f"{self.folder}: weight {name} is not finite in {dtype}")
         torch.nn.Module.to(model, device)  # transformers' own wrapper only adds checks for quantised models
         return model
 
-
-def model_folders() -> dict[str, Path]:
-    """The checkpoints that have a name, sorted; where folders share one, the user's own."""
-    found: dict[str, Path] = {}
-    for folder in search_path("models"):
-        for config in folder.glob("*/config.json"):
-            found.setdefault(config.parent.name, config.parent)
-    return dict(sorted(found.items()))
+    @contextlib.contextmanager
+    def _readable_weights(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise BadInput(f"{self.folder}: the weights cannot be read ({one_line(error)})") from None
 
 
-def find_model(name_or_folder: str) -> Path:
-    """The folder of a checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(BareCheckpoint):
+    """A checkpoint with a tokenizer that fits its vocabulary."""
 
-    Raises:
-        BadInput: neither the name of a checkpoint nor a folder that holds one.
-    """
-    folder = _find_folder(name_or_folder)
-    if not (folder / "config.json").is_file():
-        raise BadInput(f"{folder} is no checkpoint: it has no config.json")
-    return folder
+    tokenizer: "PreTrainedTokenizerBase"
 
 
-def _find_folder(name_or_folder: str) -> Path:
-    known = model_folders()
-    if name_or_folder in known:
-        return known[name_or_folder]
-    try:
-        folder = Path(name_or_folder).expanduser()
-        exists = folder.exists()
-    except (OSError, RuntimeError):  # longer than a path may be, or the home of nobody
-        exists = False
-    if not exists:
-        raise BadInput(f"there is no model {name_or_folder!r}{did_you_mean(name_or_folder, known)}")
-    return folder
-
-
-def open_checkpoint(name_or_folder: str) -> Checkpoint:
+def open_checkpoint(name_or_folder: str, *, tokenizer: str | None = None) -> Checkpoint:
     """Finds a checkpoint and checks all of it but the weights' values.
+
+    Args:
+        name_or_folder: of a checkpoint in Hugging Face layout, or in that of BAM's authors.
+        tokenizer: whose tokenizer to take instead of its own, as for `open_tokenizer`.
 
     Raises:
         BadInput: anything about it that is not as it should be, in one line.
     """
-    folder = find_model(name_or_folder)
-    config = _read_config(folder)
-    files = _weight_files(folder)
-    parameters = _check_weights(folder, files, config)
-    tokenizer = _read_tokenizer(folder)
-    if len(tokenizer) > config.vocab_size:
+    bare = open_bare_checkpoint(name_or_folder)
+    if tokenizer is None and not has_tokenizer(bare.folder):
         raise BadInput(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {config.vocab_size}"
+            f"{bare.folder} has no tokenizer.json; name the tokenizer of its training: --tokenizer"
         )
-    return Checkpoint(
-        name=folder.resolve().name,
-        folder=folder,
-        config=config,
-        tokenizer=tokenizer,
-        weight_files=files,
-        parameters=parameters,
+    opened = _read_tokenizer(bare.folder) if tokenizer is None else open_tokenizer(tokenizer)
+    if len(opened) > bare.config.vocab_size:
+        whose = "the tokenizer" if tokenizer is None else f"the tokenizer of {tokenizer}"
+        raise BadInput(
+            f"{bare.folder}: {whose} has {len(opened)} tokens, the model knows {bare.config.vocab_size}"
+        )
+    parts = {field.name: getattr(bare, field.name) for field in fields(bare)}
+    return Checkpoint(**parts, tokenizer=opened)
+
+
+def open_bare_checkpoint(name_or_folder: str) -> BareCheckpoint:
+    """The same without a tokenizer, which then need not be there.
+
+    Raises:
+        BadInput: anything about the rest that is not as it should be, in one line.
+    """
+    folder = find_model(name_or_folder)
+    weights: SafetensorsWeights | AuthorsWeights
+    if (folder / "config.json").is_file():
+        config = _read_config(folder)
+        weights = SafetensorsWeights(files=_weight_files(folder))
+        parameters = _check_weights(folder, weights.files, config)
+    else:
+        weights = read_authors(folder)
+        config = weights.config
+        parameters = _count_parameters(_without_weights(config))
+    return BareCheckpoint(
+        name=folder.resolve().name, folder=folder, config=config, weights=weights, parameters=parameters
     )
 
 
 def _read_config(folder: Path) -> BamConfig:
     path = folder / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as JSON ({_one_line(error)})") from None
+    content = read_json(path)
     kind = content.get("model_type") if isinstance(content, dict) else None
-    if kind != BamConfig.model_type:
-        raise BadInput(
-            f"{path}: model_type is {kind!r}; the native backend runs {BamConfig.model_type!r} alone"
-        )
+    if not isinstance(content, dict) or kind != BamConfig.model_type:
+        told = f"{path}: model_type is {kind!r}; the native backend runs {BamConfig.model_type!r} alone"
+        raise ForeignModel(told, model_type=kind) if isinstance(kind, str) else BadInput(told)
     try:
         return BamConfig.from_dict(content)
     except Exception as error:  # whatever a value out of place makes transformers raise
-        raise BadInput(f"{path}: {_one_line(error)}") from None
+        raise BadInput(f"{path}: {one_line(error)}") from None
 
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
@@ -188,18 +215,11 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             missing = sorted(name for name in names if not (folder / name).is_file())
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{index} is no index of weights ({_one_line(error)})") from None
+            raise BadInput(f"{index} is no index of weights ({one_line(error)})") from None
         if missing:
             raise BadInput(f"{folder}: weights {missing[0]} are missing; {index.name} names them")
         return tuple(folder / name for name in sorted(names))
     raise BadInput(f"{folder} has no model.safetensors: weights are read from safetensors alone")
-
-
-def _stored_tensors(files: tuple[Path, ...]) -> Iterator[tuple[str, torch.Tensor]]:
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (no dictionary)
-                yield name, opened.get_tensor(name)
 
 
 def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> int:
@@ -210,14 +230,13 @@ def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> 
             with safe_open(file, framework="pt") as opened:
                 stored |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise BadInput(f"{file} is damaged or cut short ({_one_line(error)})") from None
+            raise BadInput(f"{file} is damaged or cut short ({one_line(error)})") from None
     if config.num_hidden_layers > len(stored):  # before a model of so many layers is drawn up
         raise BadInput(
             f"{folder}: config.json says num_hidden_layers {config.num_hidden_layers},"
             f" the weights hold {len(stored)} tensors in all"
         )
-    with torch.device("meta"):
-        model = BamForCausalLM(config)
+    model = _without_weights(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop("lm_head.weight", None)
@@ -231,26 +250,56 @@ def _check_weights(folder: Path, files: tuple[Path, ...], config: BamConfig) -> 
             raise BadInput(
                 f"{folder}: weight {name} is {list(stored[name])}, config.json asks for {list(wanted[name])}"
             )
+    return _count_parameters(model)
+
+
+def _without_weights(config: BamConfig) -> BamForCausalLM:
+    """The model on paper: shapes that take no memory."""
+    with torch.device("meta"):
+        return BamForCausalLM(config)
+
+
+def _count_parameters(model: BamForCausalLM) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def open_tokenizer(name_or_folder: str) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a checkpoint, by its name or folder; nothing else of it is read.
+def open_tokenizer(name_or_path: str) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a checkpoint, and nothing else of it.
+
+    Args:
+        name_or_path: the name of a checkpoint, a folder with a tokenizer, or a tokenizer's file.
 
     Raises:
-        BadInput: no such folder, or no tokenizer in it.
+        BadInput: there is no such thing, or it holds no tokenizer.
     """
-    tokenizer: PreTrainedTokenizerBase = _read_tokenizer(_find_folder(name_or_folder))
+    path = find_path(name_or_path, kind="model or tokenizer")
+    if path.is_file() and path.name in TOKENIZER_FILES:
+        path = path.parent  # with what may lie beside it
+    tokenizer: PreTrainedTokenizerBase = (
+        _read_tokenizer_file(path) if path.is_file() else _read_tokenizer(path)
+    )
     return tokenizer
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer; nothing is read."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
 def _read_tokenizer(folder: Path) -> Any:
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         raise BadInput(f"{folder} has no tokenizer.json")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever a damaged tokenizer file makes transformers raise
-        raise BadInput(f"{folder}: the tokenizer cannot be read ({_one_line(error)})") from None
+        raise BadInput(f"{folder}: the tokenizer cannot be read ({one_line(error)})") from None
+
+
+def _read_tokenizer_file(file: Path) -> Any:
+    try:
+        return PreTrainedTokenizerFast(tokenizer_file=str(file))
+    except Exception as error:
+        raise BadInput(f"{file} cannot be read as a tokenizer ({one_line(error)})") from None
 
 
 @contextlib.contextmanager
@@ -263,8 +312,3 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -9,8 +9,8 @@ import pandas as pd
 from bamctl.lengths import format_length
 from bamctl.tasks.catalog import RULER_TASKS
 
-_SETTINGS = ["model", "model_digest", "depth_policy", "backend", "dtype", "seed"]
-"""What the runs of one average have in common."""
+_SETTINGS = ["depth_policy", "backend", "dtype", "seed", "model", "model_digest"]
+"""What the runs of one average have in common; averages are sorted by these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,11 @@ class TaskAverage:
 
     run: Mapping[str, Any]
     """A row of ACCURACY_SCHEMA, for what the runs have in common; `variant` is empty where they differ."""
-    tasks: int
+    run_ids: frozenset[str]
+    tasks: tuple[str, ...]
+    """In RULER's order."""
+    lengths: tuple[int, ...]
+    """All that any of the tasks has, ascending."""
     scores: Mapping[int, float]
     """Length in tokens that all tasks have → mean over the tasks, 0 … 1; empty where there is none."""
     missing: str
@@ -38,7 +42,7 @@ def task_averages(accuracy: pd.DataFrame) -> list[TaskAverage]:
     """
     of_ruler = accuracy[accuracy["task"].isin(RULER_TASKS)]
     averages = []
-    for _, runs in of_ruler.groupby(_SETTINGS, sort=False):
+    for _, runs in of_ruler.groupby(_SETTINGS):
         parts = [runs] if _runs_a_task(runs) == 1 else [part for _, part in runs.groupby("variant")]
         averages += [_average(part) for part in parts if part["task"].nunique() > 1]
     return averages
@@ -65,4 +69,11 @@ def _average(runs: pd.DataFrame) -> TaskAverage:
     run: dict[str, Any] = {str(name): value for name, value in runs.iloc[0].items()}
     if runs["variant"].nunique() > 1:
         run["variant"] = ""
-    return TaskAverage(run=run, tasks=len(by_task), scores=means, missing="; ".join(missing))
+    return TaskAverage(
+        run=run,
+        run_ids=frozenset(runs["run_id"]),
+        tasks=tuple(map(str, by_task.index)),
+        lengths=tuple(int(str(length)) for length in by_task.columns),
+        scores=means,
+        missing="; ".join(missing),
+    )

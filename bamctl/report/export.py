@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bamctl.report.table import AccuracyTable
+from bamctl.report.layout import Table
 
 
 def to_csv(accuracy: pd.DataFrame) -> str:
@@ -12,7 +12,7 @@ def to_csv(accuracy: pd.DataFrame) -> str:
     return str(accuracy.to_csv(index=False, lineterminator="\n"))
 
 
-def to_markdown(table: AccuracyTable, *, intervals: bool = False) -> str:
+def to_markdown(table: Table, *, intervals: bool = False) -> str:
     """A table as GitHub renders it, and its caption below."""
     header, *body = [
         [_escape_markdown(text) for text in texts]
@@ -24,7 +24,7 @@ def to_markdown(table: AccuracyTable, *, intervals: bool = False) -> str:
     return "\n".join([*lines, "", *caption]) + "\n"
 
 
-def to_latex(table: AccuracyTable, *, intervals: bool = False) -> str:
+def to_latex(table: Table, *, intervals: bool = False) -> str:
     """A tabular of the package booktabs; the caption stands before it as a comment."""
     header, *body = [
         [_escape_latex(text) for text in texts]
@@ -39,7 +39,7 @@ def to_latex(table: AccuracyTable, *, intervals: bool = False) -> str:
             _latex_row(header),
             "\\midrule",
             *map(_latex_row, body[: len(table.rows)]),
-            *(["\\midrule"] if table.averages else []),
+            *(["\\midrule"] if len(table.rows) and len(table.averages) else []),
             *map(_latex_row, body[len(table.rows) :]),
             "\\bottomrule",
             "\\end{tabular}",

@@ -1,13 +1,14 @@
 """Which runs a table shows, in what order, and what tells them apart."""
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bamctl.errors import BadInput, did_you_mean
+from bamctl.results.statistics import LEARNED
 from bamctl.tasks.catalog import RULER_TASKS
 
 _CONDITIONS = {
@@ -19,6 +20,12 @@ _CONDITIONS = {
     "seed": "seed {}",
 }
 """What beside the model tells runs apart, and how it is written, in the order of writing."""
+
+UNLEARNED_MARK = "*"
+UNLEARNED = (
+    f"below {100 * LEARNED:.0f}% at its train length, which it has not learned: what it scores at longer ones"
+    " says nothing about extrapolation"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +65,14 @@ def name_runs(runs: Sequence[Mapping[Any, Any]]) -> Naming:
         for name, digest in models
     }
     differing = tuple(column for column in _CONDITIONS if len({run[column] for run in runs}) > 1)
+    depths = _depths_by_task(runs) if {"task", "depth_policy"} <= set(differing) else ""
+    if depths:
+        differing = tuple(column for column in differing if column != "depth_policy")
     common = [
         text
         for column in _CONDITIONS
         if column not in differing
-        for text in [_condition(run, column) for run in runs[:1]]
+        for text in [depths if depths and column == "depth_policy" else _condition(runs[0], column)]
         if text
     ]
     by_task = "task" in differing and len(models) == 1
@@ -74,6 +84,21 @@ def name_runs(runs: Sequence[Mapping[Any, Any]]) -> Naming:
     )
 
 
+def _depths_by_task(runs: Iterable[Mapping[Any, Any]]) -> str:
+    """Which tasks have which depths, as it is written; empty where a task has several."""
+    tasks: dict[str, list[str]] = {}
+    for task, depth_policy in dict.fromkeys((run["task"], run["depth_policy"]) for run in runs):
+        tasks.setdefault(depth_policy, []).append(task)
+    if len({task for some in tasks.values() for task in some}) < sum(map(len, tasks.values())):
+        return ""
+    *few, (most, _) = sorted(tasks.items(), key=lambda item: len(item[1]))
+    return (
+        "depths "
+        + "".join(f"{depth_policy} ({', '.join(some)}), " for depth_policy, some in few)
+        + f"{most} (the other tasks)"
+    )
+
+
 def sorted_runs(accuracy: pd.DataFrame) -> list[dict[Any, Any]]:
     """A row of each run, in the order of showing: RULER's tasks in RULER's order, behind all others."""
     runs = accuracy.drop_duplicates("run_id")
@@ -82,13 +107,29 @@ def sorted_runs(accuracy: pd.DataFrame) -> list[dict[Any, Any]]:
     return runs.sort_values(["place", *_CONDITIONS, "model", "run_id"]).to_dict("records")
 
 
+def unlearned_runs(accuracy: pd.DataFrame) -> frozenset[str]:
+    """Ids of the runs whose accuracy at their model's train length is below `LEARNED`.
+
+    What such a model scores at longer lengths says nothing about extrapolation. Only runs of tasks that count
+    exact answers are among them, as RULER's may be too hard at any length; and none that was not run at just
+    the train length.
+
+    Args:
+        accuracy: rows of ACCURACY_SCHEMA.
+    """
+    at_train_length = accuracy[
+        (accuracy["metric"] == "exact") & (accuracy["length"] == accuracy["train_length"]).fillna(False)
+    ]
+    return frozenset(at_train_length.loc[at_train_length["accuracy"] < LEARNED, "run_id"])
+
+
 def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
     """The rows whose task and model are among those named; an empty list selects all.
 
     Where each name fits a row but no row fits all, nothing is selected.
 
     Args:
-        accuracy: rows of ACCURACY_SCHEMA.
+        accuracy: rows of ACCURACY_SCHEMA, or of SAMPLE_SCHEMA.
         tasks: names of tasks, or patterns such as ``niah_*``.
         models: names of models, or patterns.
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from bamctl.errors import BadInput
 from bamctl.lengths import format_length
 from bamctl.report.averages import task_averages
-from bamctl.report.runs import name_runs, sorted_runs
+from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, sorted_runs, unlearned_runs
 from bamctl.results.statistics import effective_length, length_averages
 
 RULER_THRESHOLD = 0.856
@@ -43,6 +44,7 @@ class Row:
     task: str
     metric: str
     train_length: int | None
+    learned: bool  # False where the accuracy at the train length says that it is not
     cells: tuple[Cell | None, ...]
 
     @property
@@ -56,6 +58,7 @@ class AverageRow:
     """A model's mean over several of RULER's tasks."""
 
     label: str
+    tasks: tuple[str, ...]
     train_length: int | None
     scores: tuple[float | None, ...]  # at each length of the table
 
@@ -66,8 +69,9 @@ class AccuracyTable:
 
     subject: str  # what rows are told apart by first: "model", or "task" where all are of one model
     lengths: tuple[int, ...]  # tokens, ascending
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # none where only averages are shown
     averages: tuple[AverageRow, ...]
+    runs: tuple[Row, ...]  # all that are shown or averaged
     missing: tuple[str, ...]  # a sentence for each average that there is not, or not at every length
     common: tuple[str, ...]  # conditions that all runs share, as they are written
     threshold: float
@@ -100,7 +104,8 @@ class AccuracyTable:
         texts = []
         for row in self.rows:
             cells = [_cell_text(cell, whole, separator if intervals else None) for cell in row.cells]
-            texts.append([row.label, *self._train_of(row), *cells, self._effective(row.scores), *blank])
+            label = row.label if row.learned else f"{row.label} {UNLEARNED_MARK}"
+            texts.append([label, *self._train_of(row), *cells, self._effective(row.scores), *blank])
         for average in self.averages:
             cells = [NO_DATA if score is None else _percent(score, whole=False) for score in average.scores]
             over_lengths = length_averages(self._by_length(average.scores))
@@ -139,8 +144,21 @@ class AccuracyTable:
                 "Averages are RULER's: over tasks at each length, and of these over lengths, plain (Avg.) or"
                 " with weights that rise (inc) or fall (dec) linearly with the length's rank."
             )
+        if not self.rows:
+            lines += self._averaged()
         lines += self.missing
+        if any(not row.learned for row in self.rows):
+            lines.append(f"{UNLEARNED_MARK} {UNLEARNED}.")
         return [*lines, *self._legend(), *self._not_counted(), *self._cut_off()]
+
+    def _averaged(self) -> list[str]:
+        """The tasks, as no row names them."""
+        by_tasks: dict[tuple[str, ...], list[str]] = {}
+        for average in self.averages:
+            by_tasks.setdefault(average.tasks, []).append(average.label)
+        if len(by_tasks) == 1:
+            return [f"Tasks: {', '.join(tasks)}." for tasks in by_tasks]
+        return [f"Tasks of {'; '.join(labels)}: {', '.join(tasks)}." for tasks, labels in by_tasks.items()]
 
     def _legend(self) -> list[str]:
         marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: "not part of the run"}
@@ -149,7 +167,7 @@ class AccuracyTable:
         return [", ".join(legend) + "."] if legend else []
 
     def _not_counted(self) -> list[str]:
-        cells = [cell for row in self.rows for cell in row.cells if cell is not None and cell.n]
+        cells = [cell for row in self.runs for cell in row.cells if cell is not None and cell.n]
         skipped, failed = sum(cell.skipped for cell in cells), sum(cell.failed for cell in cells)
         if not skipped and not failed:
             return []
@@ -157,24 +175,24 @@ class AccuracyTable:
 
     def _cut_off(self) -> list[str]:
         """Of RULER's tasks alone: the answer to a passkey has hardly more tokens than are generated."""
-        rows = [row for row in self.rows if row.metric != "exact"]
+        rows = [row for row in self.runs if row.metric != "exact"]
         cells = [cell for row in rows for cell in row.cells if cell is not None]
         cut_off, n = sum(cell.cut_off for cell in cells), sum(cell.n for cell in cells)
         if not cut_off:
             return []
-        whose = "" if len(rows) == len(self.rows) else " to RULER's tasks"
+        whose = "" if len(rows) == len(self.runs) else " to RULER's tasks"
         return [f"Cut off by the limit of tokens to generate: {cut_off} of {n} answers{whose}."]
 
     def _what_counts(self) -> str:
-        exact = list(dict.fromkeys(row.task for row in self.rows if row.metric == "exact"))
-        if all(row.metric == "exact" for row in self.rows):
+        exact = list(dict.fromkeys(row.task for row in self.runs if row.metric == "exact"))
+        if all(row.metric == "exact" for row in self.runs):
             return "Exact answers in %"
         if not exact:
             return "RULER's score (recall) in %"
         return f"Exact answers in % ({', '.join(exact)}), RULER's score (recall) in % (the other tasks)"
 
     def _train(self, column: list[str]) -> list[str]:
-        return column if any(row.train_length is not None for row in self.rows) else []
+        return column if any(row.train_length is not None for row in self.runs) else []
 
     def _train_of(self, row: Row | AverageRow) -> list[str]:
         return self._train([NO_DATA if row.train_length is None else format_length(row.train_length)])
@@ -182,7 +200,7 @@ class AccuracyTable:
     def _counts(self, lengths: Iterable[int]) -> list[int]:
         """The different n > 0 at these lengths, ascending."""
         columns = [self.lengths.index(length) for length in lengths]
-        cells = [row.cells[column] for row in self.rows for column in columns]
+        cells = [row.cells[column] for row in self.runs for column in columns]
         return sorted({cell.n for cell in cells if cell is not None and cell.n})
 
     def _by_length(self, scores: Sequence[float | None]) -> dict[int, float]:
@@ -199,33 +217,35 @@ class AccuracyTable:
         return f"{'>=' if effective == max(tested) else ''}{format_length(effective)}"
 
 
-def build_table(accuracy: pd.DataFrame, *, threshold: float = RULER_THRESHOLD) -> AccuracyTable:
+def build_table(
+    accuracy: pd.DataFrame, *, threshold: float = RULER_THRESHOLD, averages_only: bool = False
+) -> AccuracyTable:
     """Arranges the scores of runs as a table.
 
     Args:
         accuracy: rows of ACCURACY_SCHEMA.
         threshold: score, 0 … 1, from which a length counts as effective.
+        averages_only: whether only RULER's averages are shown: a row a model.
+
+    Raises:
+        BadInput: only averages are asked for, and there are none.
     """
+    of_tasks = task_averages(accuracy)
+    if averages_only:
+        if not any(average.scores for average in of_tasks):
+            why = "; ".join(average.missing for average in of_tasks)
+            raise BadInput(f"there are no averages: {why or 'no model has several of the tasks of RULER'}")
+        averaged = frozenset[str]().union(*(average.run_ids for average in of_tasks))
+        accuracy = accuracy[accuracy["run_id"].isin(averaged)]
     lengths = tuple(sorted(int(length) for length in accuracy["length"].unique()))
     runs = sorted_runs(accuracy)
-    naming = name_runs(runs)
-    cells = {
-        (record["run_id"], int(record["length"])): _cell(record) for record in accuracy.to_dict("records")
-    }
-    labels = [naming.label(run) for run in runs]
-    rows = [
-        Row(
-            label=f"{label}, run {run['run_id']}" if labels.count(label) > 1 else label,
-            task=run["task"],
-            metric=run["metric"],
-            train_length=_train_length(run),
-            cells=tuple(cells.get((run["run_id"], length)) for length in lengths),
-        )
-        for label, run in zip(labels, runs, strict=True)
-    ]
+    rows = _rows(accuracy, runs, lengths)
     averages, missing = [], []
-    for average in task_averages(accuracy):
-        of = naming.label(average.run, instead_of_task=f"{average.tasks} tasks")
+    names = [f"average of {len(average.tasks)} tasks" for average in of_tasks]
+    named = [{**average.run, "task": name} for average, name in zip(of_tasks, names, strict=True)]
+    naming = name_runs(named if averages_only else runs)
+    for average, name, run in zip(of_tasks, names, named, strict=True):
+        of = naming.label(run, instead_of_task=f"{len(average.tasks)} tasks")
         if not average.scores:
             missing.append(f"No average over {of}: {average.missing}.")
             continue
@@ -233,19 +253,43 @@ def build_table(accuracy: pd.DataFrame, *, threshold: float = RULER_THRESHOLD) -
             missing.append(f"The average over {of} is of lengths that all of them have: {average.missing}.")
         averages.append(
             AverageRow(
-                label=naming.label(average.run, instead_of_task=f"average of {average.tasks} tasks"),
-                train_length=_train_length(average.run),
+                label=naming.label(run) if averages_only else naming.label(run, instead_of_task=name),
+                tasks=average.tasks,
+                train_length=_train_length(run),
                 scores=tuple(average.scores.get(length) for length in lengths),
             )
         )
     return AccuracyTable(
         subject=naming.subject,
         lengths=lengths,
-        rows=tuple(rows),
+        rows=() if averages_only else rows,
         averages=tuple(averages),
+        runs=rows,
         missing=tuple(missing),
         common=naming.common,
         threshold=threshold,
+    )
+
+
+def _rows(
+    accuracy: pd.DataFrame, runs: Sequence[Mapping[Any, Any]], lengths: Sequence[int]
+) -> tuple[Row, ...]:
+    naming = name_runs(runs)
+    unlearned = unlearned_runs(accuracy)
+    cells = {
+        (record["run_id"], int(record["length"])): _cell(record) for record in accuracy.to_dict("records")
+    }
+    labels = [naming.label(run) for run in runs]
+    return tuple(
+        Row(
+            label=f"{label}, run {run['run_id']}" if labels.count(label) > 1 else label,
+            task=run["task"],
+            metric=run["metric"],
+            train_length=_train_length(run),
+            learned=run["run_id"] not in unlearned,
+            cells=tuple(cells.get((run["run_id"], length)) for length in lengths),
+        )
+        for label, run in zip(labels, runs, strict=True)
     )
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bamctl.report.table import AccuracyTable
+from bamctl.report import layout
 
 SCALE = ("#00224e", "#31446b", "#5e616e", "#a69d75", "#d2c060", "#fee838")
 """Backgrounds from 0 to 100%: cividis, which is read in the same order by every kind of colour vision."""
@@ -22,7 +22,7 @@ def score_style(score: float) -> str:
     return f"{_DARK if step >= _FIRST_BRIGHT else _LIGHT} on {SCALE[step]}"
 
 
-def print_table(table: AccuracyTable, console: Console, *, intervals: bool = False) -> None:
+def print_table(table: layout.Table, console: Console, *, intervals: bool = False) -> None:
     """Prints the table and its caption.
 
     Where the lengths do not fit beside each other they go into several tables, one below the other;

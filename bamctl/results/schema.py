@@ -14,16 +14,19 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Rises whenever a column changes its meaning, its type or its name, or older readers cannot do without it.
 
 2: `metric`, without which one kind of score would be taken for another, and `depth` is of every needle, no
 longer of the first one alone.
+3: rows may hold a loss instead of an answer, and `window` says how much context it had.
 """
 
 VERSION_KEY = b"bamctl_schema_version"
 STATUSES = ("skipped", "failed", "done")
 """What may have become of a sample, weakest first: a later entry replaces an earlier one."""
+LOSS = "loss"
+"""The metric of rows that hold a loss: how well a stretch of text is predicted, instead of an answer."""
 EARLIER: dict[str, str] = {"metric": "exact"}
 """Columns that are never null and that files of earlier versions lack: what these files mean."""
 
@@ -83,8 +86,9 @@ class SampleRow:
     ``SampleRow(**identity.columns(), **facts.columns(), row_id=…, …)``.
 
     Raises:
-        ValueError: `status` is unknown; a done row lacks its prediction or its scores; another row has
-            them; a failed row does not say why; `started_at` has no time zone.
+        ValueError: `status` is unknown; a done row lacks its prediction or its scores, or its loss where
+            that is the metric; another row has them; a failed row does not say why; `started_at` has no time
+            zone.
     """
 
     run_id: str
@@ -110,6 +114,7 @@ class SampleRow:
     started_at: datetime
     bamctl_version: str
     metric: str = EARLIER["metric"]
+    window: int | None = None
     error: str | None = None
     depth: tuple[float, ...] | None = None
     prompt_tokens: int | None = None
@@ -129,15 +134,22 @@ class SampleRow:
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    loss: float | None = None
+    tokens_scored: int | None = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
-        scored = [self.prediction is not None, self.exact is not None, self.recall is not None]
-        if self.status == "done" and not all(scored):
-            raise ValueError(f"row {self.row_id} is done but lacks its prediction, exact or recall")
-        if self.status != "done" and any(scored):
-            raise ValueError(f"row {self.row_id} is {self.status} but has a prediction or a score")
+        answered = [self.prediction is not None, self.exact is not None, self.recall is not None]
+        predicted = [self.loss is not None, self.tokens_scored is not None]
+        wanted, other = (predicted, answered) if self.metric == LOSS else (answered, predicted)
+        if self.status == "done" and not all(wanted):
+            lacking = "loss or tokens_scored" if self.metric == LOSS else "prediction, exact or recall"
+            raise ValueError(f"row {self.row_id} is done but lacks its {lacking}")
+        if (self.status != "done" and any(wanted)) or any(other):
+            raise ValueError(
+                f"row {self.row_id} is {self.status}, by {self.metric}, but has a prediction or a score"
+            )
         if self.status == "failed" and not self.error:
             raise ValueError(f"row {self.row_id} failed but does not say why")
         if self.started_at.utcoffset() is None:
@@ -185,12 +197,19 @@ _RUN = [
     _column("ssmax", _flag, "whether attention is scaled by ln n (Scalable Softmax)"),
     _column("train_length", _integer, "context length in training, where known", unit="tokens", null=True),
     _column("task", _text, "the task's name"),
-    _column("metric", _text, "the task's score: exact, string_match_all or string_match_part"),
-    _column("variant", _text, "deviations from the task's file, empty for none"),
+    _column("metric", _text, "what counts: exact, string_match_all, string_match_part or loss"),
+    _column("variant", _text, "deviations from the task's file, empty for none; of a loss, how it is read"),
     _column("depth_policy", _text, "how depths were chosen: equidistant:N, a list in %, random, or ruler"),
-    _column("backend", _text, "what ran the model: native"),
+    _column("backend", _text, "what ran the model: native or transformers"),
     _column("dtype", _text, "number format of weights and activations"),
     _column("seed", _integer, "the run's seed"),
+    _column(
+        "window",
+        _integer,
+        "of a loss: the most tokens read at once; null: all before",
+        unit="tokens",
+        null=True,
+    ),
 ]
 RUN_COLUMNS = tuple(field.name for field in _RUN)
 """The columns that are the same in every row of a run, in both schemas."""
@@ -200,10 +219,15 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("row_id", _text, "the sample: a digest of what defines it, stable over runs of one plan"),
         *_RUN,
         _column("tokenizer_digest", _text, "digest of the tokenizer"),
-        _column("task_digest", _text, "digest of the task's file"),
+        _column("task_digest", _text, "digest of the task's file; of a loss, of the text and how it is read"),
         _column("prompt_version", _integer, "version of the code that builds prompts"),
         _column("device", _text, "where it ran, such as cpu or cuda:0"),
-        _column("length", _integer, "target length of the prompt", unit="tokens"),
+        _column(
+            "length",
+            _integer,
+            "target length of the prompt; of a loss, where its stretch of positions ends",
+            unit="tokens",
+        ),
         _column("sample", _integer, "the sample's number within its length, from 0"),
         _column("depth", pa.list_(_real), "each needle's depth: 0 start, 100 end", unit="percent", null=True),
         _column("prompt_tokens", _integer, "length of the prompt as built", unit="tokens", null=True),
@@ -229,6 +253,8 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("prefill_seconds", _real, "time to read the prompt", unit="seconds", null=True),
         _column("decode_seconds", _real, "time to write the answer", unit="seconds", null=True),
         _column("peak_memory_bytes", _integer, "most memory in use", unit="bytes", null=True),
+        _column("loss", _real, "mean -ln p of the tokens scored", unit="nats a token", null=True),
+        _column("tokens_scored", _integer, "tokens that the loss is a mean of", unit="tokens", null=True),
         _column("status", _text, "done, skipped or failed"),
         _column("error", _text, "why it was skipped or failed", null=True),
         _column("started_at", pa.timestamp("us", tz="UTC"), "when the sample was started", unit="UTC"),
@@ -240,9 +266,14 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
 ACCURACY_SCHEMA: pa.Schema = pa.schema(
     [
         *_RUN,
-        _column("length", _integer, "target length of the prompts", unit="tokens"),
+        _column(
+            "length",
+            _integer,
+            "target length of the prompts; of a loss, where its stretch of positions ends",
+            unit="tokens",
+        ),
         _column("n", _integer, "samples that are done; the figures below are of these", unit="samples"),
-        _column("exact_count", _integer, "samples answered exactly", unit="samples"),
+        _column("exact_count", _integer, "samples answered exactly", unit="samples", null=True),
         _column("accuracy", _real, "exact_count / n; null where n is 0", unit="0…1", null=True),
         _column("ci_low", _real, "lower end of accuracy's 95% Wilson interval", unit="0…1", null=True),
         _column("ci_high", _real, "upper end of accuracy's 95% Wilson interval", unit="0…1", null=True),
@@ -250,11 +281,17 @@ ACCURACY_SCHEMA: pa.Schema = pa.schema(
         _column("score", _real, "accuracy if the metric is exact, else mean_recall", unit="0…1", null=True),
         _column("score_low", _real, "lower end of score's 95% Wilson interval", unit="0…1", null=True),
         _column("score_high", _real, "upper end of score's 95% Wilson interval", unit="0…1", null=True),
-        _column("cut_off", _integer, "answers that ended because their tokens did", unit="samples"),
+        _column(
+            "cut_off", _integer, "answers that ended because their tokens did", unit="samples", null=True
+        ),
         _column("mean_answer_logprob", _real, "mean answer_logprob where known", unit="nats", null=True),
         _column("prefill_seconds", _real, "mean time to read a prompt", unit="seconds", null=True),
         _column("decode_seconds", _real, "mean time to write an answer", unit="seconds", null=True),
         _column("peak_memory_bytes", _integer, "most memory any sample used", unit="bytes", null=True),
+        _column("loss", _real, "mean of the samples' losses", unit="nats a token", null=True),
+        _column("loss_low", _real, "lower end of loss's 95% t interval", unit="nats a token", null=True),
+        _column("loss_high", _real, "upper end of loss's 95% t interval", unit="nats a token", null=True),
+        _column("tokens_scored", _integer, "tokens that the losses are of", unit="tokens", null=True),
         _column("skipped", _integer, "samples that were skipped", unit="samples"),
         _column("failed", _integer, "samples that failed", unit="samples"),
     ],

@@ -1,13 +1,17 @@
 """Intervals for what was counted, and the accuracy of runs at each length."""
 
+import functools
 import math
-from collections.abc import Mapping
-from statistics import NormalDist
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, fmean, stdev
 
 import pandas as pd
 
 from bamctl.results.frames import empty_frame
-from bamctl.results.schema import ACCURACY_SCHEMA, RUN_COLUMNS
+from bamctl.results.schema import ACCURACY_SCHEMA, LOSS, RUN_COLUMNS
+
+LEARNED = 0.95
+"""Accuracy at its train length from which a model has learned it."""
 
 _ROUNDING = 1e-9
 """By so much may a mean of scores miss what it is exactly."""
@@ -41,6 +45,51 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
     low = 0.0 if successes == 0 else max(0.0, middle - half)
     high = 1.0 if successes == n else min(1.0, middle + half)
     return low, high
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Student's t interval for the mean of independent values: m ± t · s / √n with n - 1 degrees of freedom.
+
+    Tokens of one text are not independent; means over separate stretches of text nearly are. So a loss's
+    values are one a stretch, however many tokens it has.
+
+    Returns:
+        The interval's ends; None for fewer than two values, which say nothing of their spread.
+
+    Raises:
+        ValueError: `confidence` outside (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"no interval at confidence {confidence}")
+    if len(values) < 2:
+        return None
+    half = _t_quantile(len(values) - 1, confidence) * stdev(values) / math.sqrt(len(values))
+    middle = fmean(values)
+    return middle - half, middle + half
+
+
+@functools.cache
+def _t_quantile(freedom: int, confidence: float) -> float:
+    """t with P(|T| < t) = `confidence`, T of Student's distribution; by bisection over θ = atan(t / √ν)."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _t_probability(freedom, middle) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.tan(high) * math.sqrt(freedom)
+
+
+def _t_probability(freedom: int, theta: float) -> float:
+    """P(|T| < √ν · tan θ), a finite sum for whole degrees of freedom ν (Abramowitz and Stegun, 26.7.3-4)."""
+    sine, cosine = math.sin(theta), math.cos(theta)
+    odd = freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for power in range(odd, freedom - 1, 2):  # cos^power θ with its coefficient
+        total += term
+        term *= cosine * cosine * (power + 1) / (power + 2)
+    return 2 / math.pi * (theta + sine * total) if odd else sine * total
 
 
 def effective_length(scores: Mapping[int, float], threshold: float) -> int | None:
@@ -86,7 +135,8 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Rows of ACCURACY_SCHEMA, one per run and length, in a fixed order. Figures are of the done
-        samples alone, and null where there are none.
+        samples alone, and null where there are none. Of runs that measure a loss there are no counts and no
+        accuracy, and of the others no loss.
     """
     if samples.empty:
         return empty_frame(ACCURACY_SCHEMA)
@@ -103,9 +153,17 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     table = everything[[name for name in RUN_COLUMNS if name not in keys]].first()
     table[["skipped", "failed"]] = everything[["skipped", "failed"]].sum()
     table["n"] = done.size().reindex(table.index, fill_value=0)
-    table["exact_count"] = done["exact"].sum().reindex(table.index, fill_value=0)
+    answers = table["metric"] != LOSS
+    table["exact_count"] = done["exact"].sum().reindex(table.index, fill_value=0).where(answers)
     table["mean_recall"] = done["recall"].mean()
-    table["cut_off"] = done["cut_off"].sum().reindex(table.index, fill_value=0)
+    table["cut_off"] = done["cut_off"].sum().reindex(table.index, fill_value=0).where(answers)
+    table["tokens_scored"] = done["tokens_scored"].sum(min_count=1)
+    losses = {key: values.tolist() for key, values in done["loss"]}
+    loss_columns = ["loss", "loss_low", "loss_high"]
+    table[loss_columns] = [
+        _loss_figures([] if answered else losses.get(key, []))
+        for key, answered in zip(table.index.tolist(), answers.tolist(), strict=True)
+    ]
     table["mean_answer_logprob"] = done["answer_logprob"].mean()
     table["prefill_seconds"] = done["prefill_seconds"].mean()
     table["decode_seconds"] = done["decode_seconds"].mean()
@@ -113,12 +171,12 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
 
     scores = done["score"].sum().reindex(table.index, fill_value=0.0)
     for sums, names in (
-        (table["exact_count"].astype("float64"), ("accuracy", "ci_low", "ci_high")),
+        (table["exact_count"], ("accuracy", "ci_low", "ci_high")),
         (scores, ("score", "score_low", "score_high")),
     ):
         figures = [
-            (k / n, *wilson_interval(k, n)) if n else (math.nan,) * 3
-            for k, n in zip(sums.tolist(), table["n"].tolist(), strict=True)
+            (k / n, *wilson_interval(k, n)) if n and answered else (math.nan,) * 3
+            for k, n, answered in zip(sums.tolist(), table["n"].tolist(), answers.tolist(), strict=True)
         ]
         table[list(names)] = figures
 
@@ -127,3 +185,10 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     table = table.sort_values(order, ignore_index=True)
     typed: pd.DataFrame = table.astype(empty_frame(ACCURACY_SCHEMA).dtypes)
     return typed
+
+
+def _loss_figures(losses: Sequence[float]) -> tuple[float, float, float]:
+    """The mean and its interval, NaN where there is none."""
+    if not losses:
+        return (math.nan,) * 3
+    return fmean(losses), *(mean_interval(losses) or (math.nan, math.nan))

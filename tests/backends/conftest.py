@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,3 +76,32 @@ def answer_logprob(model: BamForCausalLM) -> Callable[[Prompt], float]:
         return sum(float(logprobs[first + i, token]) for i, token in enumerate(answer))
 
     return score
+
+
+@pytest.fixture(scope="session")
+def save_foreign(
+    checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Any], Path]:
+    """Writes a model of another architecture with random weights, made of its configuration.
+
+    The weights are large enough at random for its answers to depend on the prompt.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from bamctl.models.loading import no_progress_bar
+
+    folder = tmp_path_factory.mktemp("foreign")
+
+    def save(name: str, config: Any) -> Path:
+        config.vocab_size = len(checkpoint.tokenizer)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms and biases are constant at the start
+                torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.1)
+        with no_progress_bar():
+            model.save_pretrained(folder / name)
+        checkpoint.tokenizer.save_pretrained(folder / name)
+        return folder / name
+
+    return save

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import bamctl.backends.native as native
+from bamctl.backends.devices import choose_device
 from bamctl.backends.memory import Memory
-from bamctl.backends.native import NativeBackend, choose_device
+from bamctl.backends.native import NativeBackend
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models import BamForCausalLM
 from bamctl.models.loading import open_checkpoint
@@ -251,7 +252,7 @@ def test_devices_that_are_here(name):
         ("", "device '' is not known; write cpu, cuda, cuda:1 or auto"),
         ("gpu", "device 'gpu' is not known; write cpu"),
         ("cuda:x", "device 'cuda:x' is not known; write cpu"),
-        ("meta", "device 'meta': the native backend runs on cpu and cuda"),
+        ("meta", "device 'meta': models run on cpu and cuda"),
         ("cuda:99", "device 'cuda:99': this machine has"),
     ],
 )

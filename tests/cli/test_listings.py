@@ -54,10 +54,12 @@ def test_models_are_listed_the_broken_ones_with_what_is_wrong(folder, call):
 
 
 def test_no_model_at_all_is_said(empty, call, monkeypatch):
-    monkeypatch.setattr("bamctl.models.loading.search_path", lambda kind: [])
+    monkeypatch.setattr("bamctl.models.naming.search_path", lambda kind: [])
     outcome = call("models")
     assert (outcome.status, outcome.out) == (0, "")
-    assert outcome.err == "no checkpoint has a name here: bamctl train puts one below models/\n"
+    assert outcome.err == (
+        "no checkpoint has a name here: bamctl train and bamctl import put one below models/\n"
+    )
 
 
 def test_doctor_tells_what_is_there_and_what_can_run(folder, call, monkeypatch):

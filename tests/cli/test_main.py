@@ -11,7 +11,10 @@ import bamctl.cli.main as main_module
 from bamctl import __version__
 from bamctl.errors import BadInput, RunFailed
 
-COMMANDS = ("passkey", "ruler", "run", "train", "report", "score", "models", "doctor", "tasks")
+COMMANDS = (
+    *("passkey", "ruler", "run", "perplexity", "prior", "train", "report", "score", "models", "import"),
+    *("doctor", "tasks"),
+)
 FULL = Path("/dev/full")
 """Whatever is written to it finds the disk full."""
 HEAVY = ("torch", "transformers", "tokenizers", "pandas", "pyarrow", "scipy", "numpy", "yaml", "rich")

@@ -1,22 +1,40 @@
-"""The authors' checkpoints give the authors' logits, whole and through the cache."""
+"""The authors' checkpoints give the authors' logits: whole, through the cache, and once they are imported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from bamctl.models.cache import PreallocatedCache
+from bamctl.models.importing import import_checkpoint
+from bamctl.models.loading import no_progress_bar, open_bare_checkpoint
 
-FOLDERS = sorted(
-    folder.name
-    for folder in (Path(__file__).parents[1] / "fixtures" / "authors").iterdir()
-    if folder.is_dir()
-)
+AUTHORS = Path(__file__).parents[1] / "fixtures" / "authors"
+FOLDERS = sorted(folder.name for folder in AUTHORS.iterdir() if folder.is_dir())
 
 # Theirs is up to 3e-5 from float64 itself.
 TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def agree() -> Iterator[Callable[[str, str, Tensor, Tensor], None]]:
+    """Compares logits; with `pytest -s`, tells the worst of each way of computing them in the end."""
+    worst: dict[str, tuple[float, str]] = {}
+
+    def compare(way: str, name: str, logits: Tensor, expected: Tensor) -> None:
+        assert logits.dtype == torch.float32
+        difference = (logits - expected).abs().max().item()
+        worst[way] = max(worst.get(way, (0.0, "")), (difference, name))
+        assert difference < TOLERANCE
+
+    yield compare
+    print(f"\nworst absolute difference of any logit, {len(FOLDERS)} checkpoints of the authors:")
+    for way, (difference, name) in worst.items():
+        print(f"  {way:24} {difference:.1e}  ({name})")
 
 
 def test_all_of_them_are_here() -> None:
@@ -24,35 +42,54 @@ def test_all_of_them_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_logits(name: str, load_authors: Callable[[str], Any]) -> None:
+def test_logits(name: str, load_authors: Callable[[str], Any], agree: Callable[..., None]) -> None:
     model, tokens, expected = load_authors(name)
-    with torch.no_grad():
-        logits = model(tokens).logits
-    worst = (logits - expected).abs().max().item()
-    print(f"{name}: whole, {worst:.1e}")
-    assert logits.dtype == torch.float32
-    assert worst < TOLERANCE
     assert expected.std() > 100 * TOLERANCE  # so that agreement says something
+    with torch.no_grad():
+        agree("whole", name, model(tokens).logits, expected)
 
 
-@pytest.mark.parametrize("chunk_size", [7, 64])
+@pytest.mark.parametrize("chunk_size", [1, 7, 64])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_logits_through_the_cache(name: str, chunk_size: int, load_authors: Callable[[str], Any]) -> None:
+def test_logits_through_the_cache(
+    name: str, chunk_size: int, load_authors: Callable[[str], Any], agree: Callable[..., None]
+) -> None:
     model, tokens, expected = load_authors(name)
     cache = PreallocatedCache(model.config.num_hidden_layers, tokens.shape[1])
     with torch.no_grad():
         chunks = [model(chunk, cache=cache).logits for chunk in tokens.split(chunk_size, dim=1)]
-    worst = (torch.cat(chunks, dim=1) - expected).abs().max().item()
-    print(f"{name}: chunks of {chunk_size}, {worst:.1e}")
-    assert worst < TOLERANCE
+    agree(f"cache, {chunk_size} at a time", name, torch.cat(chunks, dim=1), expected)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_prefill(name: str, load_authors: Callable[[str], Any]) -> None:
+def test_prefill(name: str, load_authors: Callable[[str], Any], agree: Callable[..., None]) -> None:
     model, tokens, expected = load_authors(name)
     cache = PreallocatedCache(model.config.num_hidden_layers)
-    last = model.prefill(tokens, cache, chunk_size=25)
-    assert (last - expected[:, -1]).abs().max() < TOLERANCE
+    agree("prefill, chunks of 25", name, model.prefill(tokens, cache, chunk_size=25), expected[:, -1])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_logits_and_digest_after_import_and_after_saving(
+    name: str, tmp_path: Path, load_authors: Callable[[str], Any], agree: Callable[..., None]
+) -> None:
+    model, tokens, expected = load_authors(name)
+    imported = import_checkpoint(str(AUTHORS / name), to=tmp_path / "imported")
+    with no_progress_bar():
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "imported")
+        again.save_pretrained(tmp_path / "saved")
+        saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    with torch.no_grad():
+        before, after, at_last = (m(tokens).logits for m in (model, again, saved))
+    agree("imported", name, after, expected)
+    assert torch.equal(after, before)
+    assert torch.equal(at_last, before)
+    digest = open_bare_checkpoint(str(AUTHORS / name)).digest
+    assert imported.digest == digest
+    assert open_bare_checkpoint(str(tmp_path / "saved")).digest == digest
+
+
+def test_no_two_of_them_have_one_digest() -> None:
+    assert len({open_bare_checkpoint(str(AUTHORS / name)).digest for name in FOLDERS}) == len(FOLDERS)
 
 
 @pytest.mark.parametrize(

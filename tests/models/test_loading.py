@@ -19,7 +19,15 @@ from transformers import PreTrainedTokenizerFast
 
 from bamctl.errors import BadInput
 from bamctl.models import BamConfig, BamForCausalLM
-from bamctl.models.loading import DTYPES, find_model, model_folders, open_checkpoint
+from bamctl.models.loading import (
+    DTYPES,
+    BareCheckpoint,
+    ForeignModel,
+    SafetensorsWeights,
+    open_bare_checkpoint,
+    open_checkpoint,
+)
+from bamctl.results.schema import RunIdentity
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,7 @@ def test_a_sound_checkpoint(folder: Path, tokens: Tensor) -> None:
     assert checkpoint.config.train_length == 64
     assert len(checkpoint.tokenizer) == 50
     assert checkpoint.tokenizer("w3 w14").input_ids == [3, 14]
-    assert checkpoint.weight_files == (folder / "model.safetensors",)
+    assert checkpoint.weights == SafetensorsWeights(files=(folder / "model.safetensors",))
     model = checkpoint.load(device="cpu", dtype="float32")
     assert checkpoint.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert not model.training
@@ -129,57 +137,14 @@ def test_shards(folder: Path, tokens: Tensor) -> None:
         expected = whole.load(device="cpu", dtype="float32")(tokens).logits
     _shard(folder)
     checkpoint = open_checkpoint(str(folder))
-    assert [file.name for file in checkpoint.weight_files] == [
+    assert isinstance(checkpoint.weights, SafetensorsWeights)
+    assert [file.name for file in checkpoint.weights.files] == [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
     assert checkpoint.parameters == whole.parameters
     with torch.no_grad():
         assert torch.equal(checkpoint.load(device="cpu", dtype="float32")(tokens).logits, expected)
-
-
-# --- names
-
-
-def test_the_users_own_folder_comes_first(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shipped, own = tmp_path / "shipped", tmp_path / "models"
-    for place in (shipped / "a", shipped / "b", own / "b", own / "c"):
-        shutil.copytree(saved, place)
-    (own / "no-checkpoint").mkdir()
-    monkeypatch.setattr("bamctl.models.loading.search_path", lambda kind: [own, shipped])
-    assert model_folders() == {"a": shipped / "a", "b": own / "b", "c": own / "c"}
-    assert find_model("b") == own / "b"
-    assert open_checkpoint("a").name == "a"
-    assert find_model(str(shipped / "b")) == shipped / "b"
-    with pytest.raises(BadInput) as error:
-        find_model("d")
-    assert _one_line(error) == "there is no model 'd' (known: a, b, c)"
-
-
-def test_did_you_mean(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(saved, tmp_path / "models" / "small-bam")
-    with pytest.raises(BadInput) as error:
-        open_checkpoint("smal-bam")
-    assert _one_line(error) == "there is no model 'smal-bam' (did you mean small-bam?)"
-    assert error.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "name", ["nonesuch", "/nonesuch/folder", "x" * 5000, "~nobody-of-this-name/x", "a\0b"], ids=range(5)
-)
-def test_no_such_model(name: str, folder: Path) -> None:
-    with pytest.raises(BadInput, match="there is no model"):
-        open_checkpoint(name)
-
-
-@pytest.mark.parametrize("name", [".", ""])
-def test_a_folder_that_holds_none(name: str, folder: Path) -> None:
-    with pytest.raises(BadInput, match=r"is no checkpoint: it has no config\.json"):
-        open_checkpoint(name)
 
 
 def test_a_relative_folder(folder: Path) -> None:
@@ -326,7 +291,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     },
     "no tokenizer": (
         lambda f: [file.unlink() for file in f.glob("tokenizer*")],
-        r"has no tokenizer\.json$",
+        r"has no tokenizer\.json; name the tokenizer of its training: --tokenizer$",
     ),
     "a damaged tokenizer": (
         lambda f: (f / "tokenizer.json").write_text('{"version": "1.0", "model"'),
@@ -356,6 +321,27 @@ def test_what_is_wrong_is_told_in_one_line(damage: Callable[[Path], Any], messag
     line = _one_line(error)
     assert re.search(message, line), line
     assert str(folder) in line
+
+
+def test_a_foreign_model_says_what_it_is(folder: Path) -> None:
+    _edit_config(folder, model_type="llama")
+    with pytest.raises(ForeignModel) as error:
+        open_checkpoint(str(folder))
+    assert error.value.model_type == "llama"
+    _edit_config(folder, model_type=["llama"])
+    with pytest.raises(BadInput) as unknown:
+        open_checkpoint(str(folder))
+    assert not isinstance(unknown.value, ForeignModel)
+
+
+def test_a_bare_checkpoint_needs_no_tokenizer(folder: Path) -> None:
+    whole = open_checkpoint(str(folder))
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    bare = open_bare_checkpoint(str(folder))
+    assert isinstance(bare, BareCheckpoint)
+    assert (bare.digest, bare.parameters) == (whole.digest, whole.parameters)
+    bare.load(device="cpu", dtype="float32")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -388,9 +374,10 @@ def test_a_weight_beyond_float16(folder: Path) -> None:
 def test_weights_that_vanish_between_opening_and_loading(folder: Path) -> None:
     checkpoint = open_checkpoint(str(folder))
     (folder / "model.safetensors").unlink()
-    with pytest.raises(BadInput) as error:
-        checkpoint.load(device="cpu", dtype="float32")
-    assert "the weights cannot be read" in _one_line(error)
+    for use in (lambda: checkpoint.load(device="cpu", dtype="float32"), lambda: checkpoint.digest):
+        with pytest.raises(BadInput) as error:
+            use()
+        assert "the weights cannot be read" in _one_line(error)
 
 
 # --- the digest
@@ -430,6 +417,20 @@ def test_the_digest_changes_with_what_decides_the_answers(
     before = open_checkpoint(str(folder)).digest
     change(folder)
     assert open_checkpoint(str(folder)).digest != before
+
+
+def test_one_weight_makes_another_run_under_the_same_name(folder: Path) -> None:
+    def run_id() -> str:
+        checkpoint = open_checkpoint(str(folder))
+        assert checkpoint.name == "checkpoint"
+        values: dict[str, Any] = dict.fromkeys(RunIdentity.__dataclass_fields__, "same")
+        values |= {"model": checkpoint.name, "model_digest": checkpoint.digest}
+        return RunIdentity(**values).run_id
+
+    before = run_id()
+    assert run_id() == before
+    _edit_weights(folder, lambda w: w["model.norm.weight"][5:6].add_(1e-6))
+    assert run_id() != before
 
 
 def test_the_digest_is_not_of_starting_values_or_of_what_transformers_adds(folder: Path) -> None:

@@ -98,3 +98,24 @@ def three_tasks(make_ruler) -> pd.DataFrame:
     return make_ruler(
         {"vt": (80.0, 60.0, 40.0), "niah_single_1": (100.0, 90.0, 80.0), "niah_multiquery": (90.0, 60.0, 3.0)}
     )
+
+
+@pytest.fixture
+def ten_models(make_run) -> pd.DataFrame:
+    """Five encodings with and without SSMax, 512 to 32k; the sinusoidal ones have not learned 512."""
+    encodings = {
+        "alibi": "laplace",
+        "bam": "ggd",
+        "nope": "uniform",
+        "rope": "rotary",
+        "sinusoidal": "sinusoidal",
+    }
+    runs = []
+    for place, (name, encoding) in enumerate(encodings.items()):
+        for ssmax in (False, True):
+            right = 20 if name != "sinusoidal" else 18
+            lengths = {512 * 2**power: (max(right - power * (place + 1), 0), 20) for power in range(7)}
+            model = f"small-{name}{'-ssmax' if ssmax else ''}"
+            columns = {"model": model, "model_digest": model, "position_encoding": encoding, "ssmax": ssmax}
+            runs.append(make_run(lengths, model, **columns))
+    return pd.concat(runs, ignore_index=True)

@@ -12,7 +12,7 @@ def scores_of(average):
 
 def test_the_mean_over_tasks_at_each_length(three_tasks):
     (average,) = task_averages(three_tasks)
-    assert average.tasks == 3
+    assert average.tasks == ("niah_single_1", "niah_multiquery", "vt")
     assert average.missing == ""
     assert scores_of(average) == {4096: 0.9, 8192: 0.7, 16384: 0.41}
     assert (average.run["model"], average.run["seed"]) == ("tiny", 0)
@@ -35,7 +35,7 @@ def test_only_ruler_s_tasks_are_averaged(make_ruler, make_run):
         make_run({4096: (20, 20)}, "passkey"),
     ]
     (average,) = task_averages(pd.concat(runs))
-    assert (average.tasks, scores_of(average)) == (2, {4096: 0.6})
+    assert (average.tasks, scores_of(average)) == (("vt", "cwe"), {4096: 0.6})
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_option_that_one_task_alone_has_parts_nothing(make_ruler):
         make_ruler({"niah_single_2": (40.0,)}, variant="essays=x"),
     ]
     (average,) = task_averages(pd.concat(runs))
-    assert (average.tasks, scores_of(average)) == (2, {4096: 0.6})
+    assert (average.tasks, scores_of(average)) == (("niah_single_1", "niah_single_2"), {4096: 0.6})
     assert average.run["variant"] == ""
 
 
@@ -77,8 +77,8 @@ def test_tasks_with_and_without_an_option_are_two_averages(make_ruler):
     ]
     averages = task_averages(pd.concat(runs))
     assert [(average.tasks, average.run["variant"], scores_of(average)) for average in averages] == [
-        (3, "", {4096: 0.2}),
-        (2, "tokens_to_generate=8", {4096: 0.55}),
+        (("vt", "cwe", "fwe"), "", {4096: 0.2}),
+        (("vt", "cwe"), "tokens_to_generate=8", {4096: 0.55}),
     ]
 
 
@@ -101,9 +101,10 @@ def test_a_length_that_a_task_lacks_has_no_average(make_ruler, three_tasks, scor
     runs = pd.concat([others, make_ruler({"niah_multiquery": scores})]) if scores else others
     (average,) = task_averages(runs)
     if missing is None:
-        assert (average.tasks, average.missing) == (2, "")
+        assert (average.tasks, average.missing) == (("niah_single_1", "vt"), "")
     else:
-        assert (average.tasks, average.missing) == (3, missing)
+        assert (len(average.tasks), average.missing) == (3, missing)
+        assert average.lengths == (4096, 8192, 16384)
         assert list(average.scores) == [4096, 8192, 16384][: sum(score is not None for score in scores)]
 
 

@@ -82,7 +82,7 @@ def test_the_folder_results_is_the_default(call, tmp_path):
     text = call()
     assert [line.split() for line in text.split("\n")[:2]] == [
         ["model", "train", "512", "effective"],
-        ["tiny", "512", "75", "<512"],
+        ["tiny", "*", "512", "75", "<512"],
     ]
     assert text == call("results") == call(str(tmp_path), "results")
     assert "[30, 95]" not in text
@@ -145,6 +145,50 @@ def test_filters(call, tmp_path):
     assert len(call("--csv", "--model", "one", "--model", "two").split("\n")) == 6
 
 
+def make_ruler_results(out: Path) -> None:
+    for task in ("niah_single_1", "niah_single_2"):
+        make_results(out, "tiny", task)
+    make_results(out)
+
+
+def test_averages_alone(call, tmp_path):
+    make_ruler_results(tmp_path / "results")
+    assert "niah_single_1" in call().split("\n")[2]
+    header, row, *_ = call("--averages").split("\n")
+    assert header.split()[:3] == ["model", "train", "512"]
+    assert row.split()[:3] == ["tiny", "512", "75.0"]
+    text = " ".join(call("--averages").split())
+    assert "average of 2 tasks, depths 0,50,100" in text
+    assert "Tasks: niah_single_1, niah_single_2." in text
+    assert call("--averages", "--markdown").count("\n| ") == 2
+    assert "\\midrule\n\\midrule" not in call("--averages", "--latex")
+
+
+def test_a_figure_beside_the_table(call, tmp_path):
+    make_ruler_results(tmp_path / "results")
+    assert call("--figure", "f.png") == call()
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert call("results", "--figure", "f.pdf", "--csv", "--threshold", "70") == call("--csv")
+    assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_figure_is_of_what_is_selected(call, tmp_path, monkeypatch):
+    drawn = []
+    from bamctl.report import figure
+
+    draw = figure.accuracy_figure
+    monkeypatch.setattr(
+        figure,
+        "accuracy_figure",
+        lambda *frame, **options: drawn.append((frame, options)) or draw(*frame, **options),
+    )
+    make_ruler_results(tmp_path / "results")
+    call("--task", "niah_*", "--averages", "--threshold", "70", "--figure", "f.svg")
+    [((frame,), options)] = drawn
+    assert set(frame["task"]) == {"niah_single_1", "niah_single_2"}
+    assert options == {"threshold": 0.7, "averages_only": True}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -157,6 +201,11 @@ def test_filters(call, tmp_path):
         (["made", "--threshold", "100.1"], "--threshold 100.1: must be a percentage above 0, at most 100"),
         (["made", "--threshold", "nan"], "--threshold nan: must be a percentage above 0, at most 100"),
         (["made", "--threshold", "90", "--csv"], "--threshold has no effect on --csv"),
+        (["made", "--averages"], "there are no averages: no model has several of the tasks of RULER"),
+        (["nowhere", "--averages", "--csv"], "--averages has no effect on --csv, which has every run"),
+        (["nowhere", "--averages", "--intervals"], "--intervals has no effect on --averages"),
+        (["nowhere", "--figure", "f.jpg"], "figure f.jpg: its name must end in .png, .pdf or .svg"),
+        (["made", "--figure", "no/f.png"], "figure no/f.png: there is no folder no"),
         (["--csv", "--latex", "nowhere"], "--csv and --latex exclude each other; choose one"),
         (["--csv", "--markdown", "--latex"], "--csv and --markdown and --latex exclude each other"),
     ],

@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
 
+from bamctl.errors import BadInput
 from bamctl.report.table import build_table
 
 
@@ -89,7 +90,7 @@ def test_n_has_a_row_where_it_differs(make_run):
 
 
 def test_marks_are_explained_where_they_occur(make_run):
-    assert len(build_table(make_run({512: (1, 2)})).caption(intervals=False)) == 2
+    assert len(build_table(make_run({512: (2, 2)})).caption(intervals=False)) == 2
     runs = [make_run({512: "skipped", 1024: "failed"}, "a"), make_run({512: (1, 2)}, "b", seed=1)]
     caption = build_table(pd.concat(runs)).caption(intervals=False)
     assert caption[-1] == "skip: skipped, fail: failed, -: not part of the run."
@@ -233,3 +234,68 @@ def test_averages_of_several_models_say_whose_they_are(three_tasks, make_ruler):
 def test_with_the_threshold_the_averages_effective_length_changes(three_tasks):
     assert build_table(three_tasks, threshold=0.7).body(intervals=False)[-1][5] == "8k"
     assert build_table(three_tasks, threshold=0.4).body(intervals=False)[-1][5] == ">=16k"
+
+
+@pytest.mark.parametrize(
+    ("exact", "columns", "marked"),
+    [
+        (94, {}, True),
+        (95, {}, False),
+        (94, {"metric": "string_match_all", "task": "vt"}, False),
+        (94, {"train_length": 1024}, False),
+        (94, {"train_length": None}, False),
+    ],
+)
+def test_who_has_not_learned_its_train_length_is_marked(make_run, exact, columns, marked):
+    table = build_table(make_run({512: (exact, 100), 2048: (0, 100)}, **columns))
+    assert [row.learned for row in table.rows] == [not marked]
+    assert table.body(intervals=False)[0][0] == ("tiny *" if marked else "tiny")
+    said = [sentence for sentence in table.caption(intervals=False) if sentence.startswith("* below 95%")]
+    assert len(said) == marked
+
+
+def test_a_train_length_that_was_skipped_says_nothing(make_run):
+    assert build_table(make_run({512: "skipped", 1024: (0, 20)})).rows[0].learned
+
+
+def test_depths_that_go_with_the_task_are_told_once(make_run, three_tasks):
+    ruler = three_tasks.assign(depth_policy="ruler")
+    runs = [ruler, make_run({4096: (1, 1)}, "a"), make_run({4096: (1, 1)}, "b", model="m")]
+    table = build_table(pd.concat(runs))
+    assert [row.label for row in table.rows][:3] == ["m, passkey", "tiny, passkey", "tiny, niah_single_1"]
+    assert table.common == ("depths equidistant:20 (passkey), ruler (the other tasks)", *table.common[1:])
+    other = make_run({4096: (1, 1)}, "c", depth_policy="random")
+    assert build_table(pd.concat([*runs, other])).rows[0].label == "m, passkey, depths equidistant:20"
+
+
+def test_averages_alone_are_a_row_a_model(three_tasks, make_ruler, make_run):
+    models = [
+        three_tasks.assign(model=name, model_digest=name, run_id=three_tasks["run_id"] + name)
+        for name in "ba"
+    ]
+    passkey = make_run({512: (1, 20)}, "passkey")
+    table = build_table(pd.concat([*models, passkey]), averages_only=True)
+    assert table.header()[:5] == ["model", "train", "4k", "8k", "16k"]
+    assert [texts[:3] for texts in table.body(intervals=False)] == [
+        ["a", "512", "90.0"],
+        ["b", "512", "90.0"],
+    ]
+    assert len(table.scores()) == 2
+    caption = table.caption(intervals=False)
+    assert caption[0] == "average of 3 tasks, depths equidistant:20, native, float32, seed 0."
+    assert caption[1].startswith("RULER's score (recall) in %, n = 20 at every length.")
+    assert "Tasks: niah_single_1, niah_multiquery, vt." in caption
+    assert caption[-1] == "Cut off by the limit of tokens to generate: 126 of 360 answers."
+
+
+def test_averages_alone_over_other_tasks_say_over_which(three_tasks, make_ruler):
+    other = make_ruler({"vt": (50.0,), "cwe": (60.0,)}, model="m")
+    table = build_table(pd.concat([three_tasks, other]), averages_only=True)
+    labels = [row.label for row in table.averages]
+    assert labels == ["m, average of 2 tasks", "tiny, average of 3 tasks"]
+    assert "Tasks of m, average of 2 tasks: vt, cwe." in table.caption(intervals=False)
+
+
+def test_without_averages_there_is_no_table_of_them(make_ruler):
+    with pytest.raises(BadInput, match=r"^there are no averages: vt lacks 8k; cwe lacks 4k$"):
+        build_table(make_ruler({"vt": (80.0,), "cwe": (None, 40.0)}), averages_only=True)

@@ -71,3 +71,20 @@ def make_row(identity: RunIdentity, facts: ModelFacts) -> Callable[..., SampleRo
         return SampleRow(**(values | columns))
 
     return make
+
+
+@pytest.fixture
+def make_loss_row(make_row) -> Callable[..., SampleRow]:
+    """A row of a run that measures losses: stretch `sample`, the positions that end at `length`."""
+
+    def make(sample: int = 0, length: int = 512, status: str = "done", **columns: Any) -> SampleRow:
+        values: dict[str, Any] = {"metric": "loss", "depth": None, "window": 512}
+        if status == "done":
+            answer = ("needle_start", "haystack_repeats", "roundtrip_stable", "chat_prefix", "references")
+            written = ("prediction", "exact", "recall", "answer_logprob", "completion_tokens")
+            rest = ("finish_reason", "reused_tokens", "decode_seconds", "peak_memory_bytes")
+            values |= dict.fromkeys((*answer, *written, *rest))
+            values |= {"loss": 2.0, "tokens_scored": length // 2, "prompt_tokens": 4096}
+        return make_row(sample, length, status, **(values | columns))
+
+    return make

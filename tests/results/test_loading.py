@@ -80,8 +80,8 @@ def test_what_is_not_there_is_one_line(tmp_path):
         (lambda t: t.drop_columns(["status"]), "not a table of samples, it has no column status"),
         (lambda _: pa.table({"x": [1]}), "not a table of samples, it has no column row_id"),
         (
-            lambda t: t.replace_schema_metadata({VERSION_KEY: b"3"}),
-            "written by a later bamctl (schema 3, this one reads up to 2); upgrade bamctl",
+            lambda t: t.replace_schema_metadata({VERSION_KEY: b"4"}),
+            "written by a later bamctl (schema 4, this one reads up to 3); upgrade bamctl",
         ),
         (lambda t: t.replace_schema_metadata({VERSION_KEY: b"x"}), "cannot be read as a table of samples"),
         (
@@ -154,14 +154,20 @@ def test_a_published_run_is_opened_and_not_touched(tmp_path):
         assert (copy / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_run_of_version_1_goes_on(tmp_path, identity, facts, make_row):
+@pytest.mark.parametrize(
+    ("version", "younger"),
+    [
+        (b"1", ["metric", "chat_prefix", "window", "loss", "tokens_scored"]),
+        (b"2", ["window", "loss", "tokens_scored"]),
+    ],
+)
+def test_a_run_of_an_earlier_version_goes_on(tmp_path, identity, facts, make_row, version, younger):
     """Its table and its journal have none of the younger columns; what is added has them."""
-    younger = ["metric", "chat_prefix"]
     with RunStore.open(tmp_path, identity, facts) as store:
         store.append(make_row(0))
     folder = store.folder
     table = pq.read_table(folder / "samples.parquet").drop_columns(younger)
-    table = table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: b"1"})
+    table = table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: version})
     pq.write_table(table, folder / "samples.parquet")
     line = {name: value for name, value in json.loads(make_row(1).to_json()).items() if name not in younger}
     (folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
@@ -169,10 +175,33 @@ def test_a_run_of_version_1_goes_on(tmp_path, identity, facts, make_row):
         store.append(make_row(2, metric="exact", depth=(1.0, 2.0), needle_start=(3, 4)))
     rows = load_samples([tmp_path])
     assert rows["metric"].tolist() == ["exact"] * 3
-    assert rows["chat_prefix"].isna().tolist() == [True, True, False]
+    assert rows["chat_prefix"].isna().tolist() == [version == b"1"] * 2 + [False]
+    assert rows[["window", "loss", "tokens_scored"]].isna().all(axis=None)
     assert [list(depth) for depth in rows["depth"]] == [[0.0], [5.0], [1.0, 2.0]]
-    assert pq.read_schema(folder / "samples.parquet").metadata[VERSION_KEY] == b"2"
+    assert pq.read_schema(folder / "samples.parquet").metadata[VERSION_KEY] == b"3"
     assert accuracy_table(rows)["score"].tolist() == [1.0]
+
+
+def test_losses_are_stored_beside_answers_and_read_with_them(
+    tmp_path, identity, facts, make_row, make_loss_row
+):
+    with RunStore.open(tmp_path, identity, facts) as store:
+        store.append(make_row(0))
+    losses = replace(identity, task="perplexity", variant="window=512")
+    columns = {"run_id": losses.run_id, "task": "perplexity", "variant": "window=512"}
+    written = [make_loss_row(sample, length, **columns) for sample in (0, 1) for length in (512, 1024)]
+    with RunStore.open(tmp_path, losses, facts) as store:
+        for row in written:
+            store.append(row)
+    rows = load_samples([tmp_path])
+    assert rows["metric"].tolist().count("loss") == 4
+    assert rows_table(written).equals(
+        pq.read_table(store.folder / "samples.parquet").take([0, 2, 1, 3]).cast(SAMPLE_SCHEMA)
+    )
+    accuracy = pd.read_parquet(store.folder / "accuracy.parquet")
+    pd.testing.assert_frame_equal(accuracy, accuracy_table(load_samples([store.folder])))
+    assert accuracy["loss"].tolist() == [2.0, 2.0]
+    assert accuracy["exact_count"].isna().all()
 
 
 def test_rows_from_before_reused_tokens_are_read_folded_and_added_to(tmp_path, identity, facts, make_row):

@@ -57,7 +57,7 @@ def test_what_may_be_left_out_of_a_row_may_be_null():
 @SCHEMAS
 def test_every_column_says_what_it_means(schema):
     assert all(field.metadata[b"description"] for field in schema)
-    assert schema.metadata[VERSION_KEY] == b"2"
+    assert schema.metadata[VERSION_KEY] == b"3"
 
 
 @SCHEMAS
@@ -71,9 +71,15 @@ def test_what_is_measured_has_a_unit(schema):
     assert lacking == []
 
 
-def test_a_row_survives_json(make_row):
+def test_a_row_survives_json(make_row, make_loss_row):
     several = make_row(depth=(0.0, 100.0), needle_start=(17, 400), references=("1", "2"), chat_prefix="<s>\n")
-    for row in (make_row(3), make_row(status="skipped"), make_row(prediction="a\nb\u2028é😀"), several):
+    for row in (
+        make_row(3),
+        make_row(status="skipped"),
+        make_row(prediction="a\nb\u2028é😀"),
+        several,
+        make_loss_row(),
+    ):
         line = row.to_json()
         assert "\n" not in line
         assert SampleRow.from_json(line) == row
@@ -104,6 +110,33 @@ def test_a_row_that_contradicts_itself_is_refused(make_row, columns):
         make_row(**columns)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"loss": None},
+        {"tokens_scored": None},
+        {"status": "failed", "loss": 1.0},
+        {"status": "skipped", "tokens_scored": 5},
+        {"exact": False},
+        {"recall": 1.0},
+        {"prediction": ""},
+        {"metric": "exact"},
+        {"metric": "exact", "exact": True, "recall": 1.0, "prediction": "1"},
+    ],
+)
+def test_a_row_has_a_loss_or_an_answer_as_its_metric_says(make_loss_row, columns):
+    make_loss_row()
+    make_loss_row(status="failed")
+    with pytest.raises(ValueError, match=r"row 512-0"):
+        make_loss_row(**columns)
+
+
+def test_a_row_of_an_answer_has_no_loss(make_row):
+    for columns in ({"loss": 1.0}, {"tokens_scored": 5}, {"metric": "loss"}):
+        with pytest.raises(ValueError, match=r"row 512-0"):
+            make_row(**columns)
+
+
 @pytest.mark.parametrize("line", ["", "[]", "7", "{}", '{"row_id": "a"}', '{"started_at": 3}', "\x00\x00"])
 def test_json_that_is_no_row_is_refused(line):
     with pytest.raises(ValueError, match=r".+"):
@@ -132,7 +165,7 @@ def test_units_and_version_are_in_the_file(make_row, tmp_path):
     pq.write_table(with_pandas_types(rows_table([make_row()])), tmp_path / "samples.parquet")
     schema = pq.read_schema(tmp_path / "samples.parquet")
     assert schema.field("prefill_seconds").metadata[b"unit"] == b"seconds"
-    assert schema.metadata[VERSION_KEY] == b"2"
+    assert schema.metadata[VERSION_KEY] == b"3"
 
 
 def test_a_null_stays_a_null(make_row):

@@ -4,12 +4,18 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t
 
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import rows_table
 from bamctl.results.schema import ACCURACY_SCHEMA
-from bamctl.results.statistics import accuracy_table, effective_length, length_averages, wilson_interval
+from bamctl.results.statistics import (
+    accuracy_table,
+    effective_length,
+    length_averages,
+    mean_interval,
+    wilson_interval,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -36,6 +42,38 @@ def test_wilson_where_all_are_right_or_none(n, low):
 def test_wilson_refuses_what_has_no_interval(successes, n, confidence):
     with pytest.raises(ValueError, match="no interval"):
         wilson_interval(successes, n, confidence)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-50, 50), min_size=2, max_size=40),
+    st.sampled_from([0.5, 0.9, 0.95, 0.999]),
+)
+def test_the_interval_of_a_mean_agrees_with_scipy(values, confidence):
+    n, mean = len(values), sum(values) / len(values)
+    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    half = t.ppf((1 + confidence) / 2, n - 1) * error
+    low, high = mean_interval(values, confidence)
+    assert (low, high) == (pytest.approx(mean - half, abs=1e-6), pytest.approx(mean + half, abs=1e-6))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 10, 31, 1000])
+def test_the_interval_is_as_wide_as_the_tables_of_t_say(freedom):
+    values = [(-1.0) ** number for number in range(freedom + 1)]
+    low, high = mean_interval(values)
+    wide = t.interval(0.95, freedom, loc=sum(values) / len(values), scale=pd.Series(values).sem())
+    assert (low, high) == pytest.approx(wide, rel=1e-9)
+
+
+@pytest.mark.parametrize("values", [[], [2.5]])
+def test_fewer_than_two_values_say_nothing_of_their_spread(values):
+    assert mean_interval(values) is None
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0])
+def test_no_mean_has_an_interval_at_such_a_confidence(confidence):
+    with pytest.raises(ValueError, match="no interval"):
+        mean_interval([1.0, 2.0], confidence)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +119,9 @@ def samples(make_row) -> pd.DataFrame:
 def test_every_figure_by_hand(samples, identity):
     first, second, third = accuracy_table(samples).to_dict("records")
     low, high = wilson_interval(2, 3)
-    assert first == {
+    of_losses = {"window", "loss", "loss_low", "loss_high", "tokens_scored"}
+    assert {name for name in first if pd.isna(first[name])} == of_losses
+    assert {name: value for name, value in first.items() if name not in of_losses} == {
         "run_id": identity.run_id,
         "model": "models/tiny",
         "model_digest": "aa" * 32,
@@ -181,7 +221,8 @@ def test_an_effective_length_does_not_end_at_a_rounding():
 
 def test_where_nothing_is_done_every_figure_is_null(samples):
     second = accuracy_table(samples).iloc[1]
-    nullable = {field.name for field in ACCURACY_SCHEMA if field.nullable} - {"train_length"}
+    known = {"train_length", "exact_count", "cut_off"}
+    nullable = {field.name for field in ACCURACY_SCHEMA if field.nullable} - known
     assert {name for name in ACCURACY_SCHEMA.names if pd.isna(second[name])} == nullable
 
 
@@ -196,3 +237,31 @@ def test_the_order_of_the_samples_does_not_matter(samples):
     expected = accuracy_table(samples)
     pd.testing.assert_frame_equal(accuracy_table(samples.iloc[::-1]), expected)
     pd.testing.assert_frame_equal(accuracy_table(samples.sample(frac=1, random_state=1)), expected)
+
+
+def test_losses_are_averaged_over_stretches_and_are_no_accuracy(make_row, make_loss_row):
+    rows = [
+        make_loss_row(0, loss=2.0, tokens_scored=100),
+        make_loss_row(1, loss=3.0, tokens_scored=60),
+        make_loss_row(2, loss=4.0, tokens_scored=60),
+        make_loss_row(3, status="failed"),
+        make_loss_row(0, 1024, loss=1.5, tokens_scored=512),
+        make_loss_row(0, 2048, status="failed"),
+        make_row(0, run_id="other"),
+    ]
+    first, single, nothing, answers = accuracy_table(to_frame(rows_table(rows))).to_dict("records")
+    half = 4.302652729911275 / math.sqrt(3)  # t for two degrees of freedom
+    assert (first["n"], first["failed"], first["tokens_scored"], first["window"]) == (3, 1, 220, 512)
+    assert first["loss"] == 3.0
+    assert (first["loss_low"], first["loss_high"]) == pytest.approx((3 - half, 3 + half))
+    figures = ("accuracy", "ci_low", "ci_high", "mean_recall", "score", "score_low", "score_high")
+    for row in (first, single, nothing):
+        assert all(pd.isna(row[name]) for name in (*figures, "exact_count", "cut_off"))
+    assert (single["n"], single["loss"]) == (1, 1.5)
+    assert pd.isna(single["loss_low"])
+    assert pd.isna(single["loss_high"])
+    assert (nothing["n"], nothing["failed"]) == (0, 1)
+    assert pd.isna(nothing["loss"])
+    assert (answers["score"], answers["exact_count"], answers["cut_off"]) == (1.0, 1, 1)
+    assert pd.isna(answers["loss"])
+    assert pd.isna(answers["tokens_scored"])

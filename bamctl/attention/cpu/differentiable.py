@@ -110,7 +110,7 @@ def _attend(
 
 
 def _attend_fused(
-    q_BHCD: Tensor, k_BHND: Tensor, v_BHND: Tensor, w_HL: Tensor, t_HC: None, ahead: int
+    q_BHCD: Tensor, k_BHND: Tensor, v_BHND: Tensor, w_HL: Tensor, t_HC: Tensor | None, ahead: int
 ) -> Tensor:
     """The same where the bias has no gradient and no factor."""
     bias_HCN = _toeplitz(w_HL, q_BHCD.shape[2])

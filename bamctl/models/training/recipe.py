@@ -223,6 +223,8 @@ class Recipe(_Section):
     stages: tuple[Stage, ...] = Field(min_length=1)
     optimiser: OptimiserRecipe
     log_length_jitter: LogLengthJitter | None = None
+    search: tuple[str, ...] = ()
+    """What else was tried before this recipe, and what came of it: sentences for the card."""
     limits: tuple[str, ...] = ()
     """What the checkpoint cannot do, as far as it is known: sentences for its card."""
 
@@ -244,7 +246,7 @@ class Recipe(_Section):
     @property
     def digest(self) -> str:
         """SHA-256, in hex, of all but the prose: what a half-finished training must agree with."""
-        content = self.model_dump(mode="json", exclude={"summary", "limits"})
+        content = self.model_dump(mode="json", exclude={"summary", "search", "limits"})
         for section, name, default in _YOUNGER:
             if content[section][name] == default:
                 del content[section][name]

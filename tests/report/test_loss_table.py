@@ -1,0 +1,249 @@
+import hashlib
+import math
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from bamctl.report.export import to_latex, to_markdown
+from bamctl.report.loss_figure import loss_figure, loss_lines
+from bamctl.report.loss_table import build_loss_table
+from bamctl.report.style import save_figure
+from bamctl.report.terminal import print_table
+from bamctl.results.frames import to_frame
+from bamctl.results.journal import rows_table
+from bamctl.results.positions import context_name
+from bamctl.results.schema import SampleRow
+from bamctl.results.statistics import mean_interval
+
+READING = "text=essays.txt max_len=1k samples=2"
+
+
+@pytest.fixture
+def make_losses():
+    """Rows of SAMPLE_SCHEMA of one run, from end of positions → a loss a stretch; None: it failed."""
+
+    def make(losses, window=None, *, model="tiny", reading=READING, **columns):
+        rows = []
+        for end, values in losses.items():
+            for sample, loss in enumerate(values):
+                done = loss is not None
+                values_of = {
+                    "run_id": f"{model}-{reading}-{window}-{columns}",
+                    "row_id": f"{reading}-{window}-{sample}-{end}",
+                    "model": model,
+                    "model_digest": "0123456789abcdef",
+                    "tokenizer_digest": "t",
+                    "position_encoding": "ggd",
+                    "ssmax": True,
+                    "train_length": 512,
+                    "backend": "native",
+                    "device": "cpu",
+                    "dtype": "float32",
+                    "task": "perplexity",
+                    "task_digest": f"{window}",
+                    "metric": "loss",
+                    "variant": f"{reading} {context_name(window)}",
+                    "window": window,
+                    "depth_policy": "",
+                    "seed": 0,
+                    "prompt_version": 1,
+                    "length": end,
+                    "sample": sample,
+                    "status": "done" if done else "failed",
+                    "error": None if done else "no memory",
+                    "loss": loss,
+                    "tokens_scored": end // 2 if done else None,
+                    "prompt_digest": hashlib.sha256(f"{reading}-{sample}".encode()).hexdigest(),
+                    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
+                    "bamctl_version": "0.1.0",
+                }
+                rows.append(SampleRow(**(values_of | columns)))
+        return to_frame(rows_table(rows))
+
+    return make
+
+
+@pytest.fixture
+def full_and_sliding(make_losses):
+    full = make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.0, 2.75]})
+    return pd.concat([make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.25, 3.25]}, 512), full])
+
+
+def test_a_row_is_a_model_and_a_context(full_and_sliding):
+    table = build_loss_table(full_and_sliding)
+    assert table.header() == ["model", "train", "256", "512", "1k"]
+    assert [row.label for row in table.rows] == ["tiny, full context", "tiny, window 512"]
+    full, sliding, difference = table.body(intervals=False)
+    assert full == ["tiny, full context", "512", "3.250 (25.79)", "2.750 (15.64)", "2.375 (10.75)"]
+    assert sliding[2:] == ["3.250 (25.79)", "2.750 (15.64)", "2.750 (15.64)"]
+    low, high = mean_interval([-0.25, -0.5])
+    assert difference == [
+        "tiny, full - window 512",
+        "512",
+        "+0.000 ±0.000",
+        "+0.000 ±0.000",
+        f"-0.375 ±{(high - low) / 2:.3f}",
+    ]
+    assert table.common == ("perplexity", READING, "native", "float32", "seed 0")
+
+
+def test_differences_are_of_pairs_and_not_of_means(make_losses):
+    full = make_losses({256: [1.0, None, 9.0]})
+    sliding = make_losses({256: [2.0, 5.0, None]}, 128)
+    (difference,) = build_loss_table(pd.concat([full, sliding])).differences
+    (cell,) = difference.cells
+    assert (cell.n, cell.loss, cell.low) == (1, -1.0, None)
+    assert build_loss_table(pd.concat([full, sliding])).body(intervals=False)[2][2] == "-1.000"
+
+
+def test_what_has_no_pair_has_no_difference(make_losses, full_and_sliding):
+    sliding = full_and_sliding[full_and_sliding["window"].notna()]
+    assert build_loss_table(sliding).differences == ()
+    other_text = make_losses({256: [1.0]}, reading="text=other.txt max_len=1k samples=2")
+    other_model = make_losses({256: [1.0, 1.0]}, model="other")
+    table = build_loss_table(pd.concat([sliding, other_text, other_model]))
+    assert table.differences == ()
+
+
+def test_intervals_and_n_are_told_where_they_are_asked_for(full_and_sliding):
+    table = build_loss_table(full_and_sliding)
+    low, high = mean_interval([3.0, 3.5])
+    assert table.body(intervals=True, separator="|")[0][2] == f"3.250 (25.79) n=2|[{low:.3f}, {high:.3f}]"
+
+
+def test_one_stretch_has_no_interval(make_losses):
+    table = build_loss_table(make_losses({256: [3.0]}))
+    assert table.body(intervals=True)[0][2] == "3.000 (20.09) n=1"
+    assert table.rows[0].cells[0].low is None
+
+
+def test_what_failed_and_what_is_not_there_is_told_apart(make_losses):
+    short = make_losses({256: [1.0], 300: [None]}, reading="text=a max_len=300 samples=1")
+    long = make_losses({256: [1.0], 512: [1.0]}, reading="text=a max_len=512 samples=1")
+    table = build_loss_table(pd.concat([short, long]))
+    assert table.ends == (256, 300, 512)
+    cells = {row[0]: row[2:] for row in table.body(intervals=False)}
+    assert list(cells.values()) == [["1.000 (2.718)", "fail", "-"], ["1.000 (2.718)", "-", "1.000 (2.718)"]]
+    assert any("failed" in sentence for sentence in table.caption(intervals=False))
+
+
+def test_models_come_one_after_the_other_each_with_its_widest_window_first(make_losses):
+    runs = [
+        make_losses({256: [1.0]}, window, model=model) for model in ("b", "a") for window in (128, None, 1024)
+    ]
+    table = build_loss_table(pd.concat(runs))
+    assert [row.label for row in table.rows] == [
+        f"{model}, {context}"
+        for model in ("a", "b")
+        for context in ("full context", "window 1k", "window 128")
+    ]
+    assert [row.label for row in table.differences] == [
+        f"{model}, full - window {window}" for model in ("a", "b") for window in ("1k", "128")
+    ]
+
+
+def test_runs_are_told_apart_by_what_differs(make_losses):
+    halves = make_losses({256: [1.0]}, dtype="bfloat16")
+    table = build_loss_table(pd.concat([make_losses({256: [1.0]}), halves]))
+    assert [row.label for row in table.rows] == [
+        "tiny, bfloat16, full context",
+        "tiny, float32, full context",
+    ]
+    again = make_losses({256: [2.0]}, run_id="z")
+    labels = [row.label for row in build_loss_table(pd.concat([make_losses({256: [1.0]}), again])).rows]
+    assert "tiny, run z, full context" in labels
+    assert len(set(labels)) == 2
+
+
+def test_other_samples_are_left_out(full_and_sliding):
+    answers = full_and_sliding.assign(metric="exact", task="passkey")
+    assert build_loss_table(pd.concat([answers, full_and_sliding])) == build_loss_table(full_and_sliding)
+    with pytest.raises(ValueError, match="no row holds a loss"):
+        build_loss_table(answers)
+
+
+def test_a_loss_beyond_all_numbers_has_an_infinite_perplexity(make_losses):
+    assert build_loss_table(make_losses({256: [800.0]})).body(intervals=False)[0][2] == "800.000 (inf)"
+
+
+def test_the_caption_says_what_is_shown(full_and_sliding, make_losses):
+    text = " ".join(build_loss_table(full_and_sliding).caption(intervals=False))
+    for part in (
+        READING,
+        "nats a token",
+        "over 2 stretches",
+        "1k is of the tokens at 512 to 1023",
+        "Full - window",
+    ):
+        assert part in text
+    alone = " ".join(build_loss_table(make_losses({256: [1.0]})).caption(intervals=False))
+    assert "over 1 stretch of text" in alone
+    assert "Window" not in alone
+    assert "Full" not in alone
+
+
+@pytest.mark.parametrize("width", [30, 80, 300])
+def test_it_is_printed_at_any_width(full_and_sliding, width, capsys):
+    print_table(build_loss_table(full_and_sliding), Console(width=width))
+    out = capsys.readouterr().out
+    assert all(figure in out for figure in ("3.250 (25.79)", "2.375 (10.75)", "-0.375"))
+
+
+def test_it_is_written_for_other_programs(full_and_sliding):
+    table = build_loss_table(full_and_sliding)
+    assert "| tiny, full context | 512 | 3.250 (25.79) |" in to_markdown(table)
+    latex = to_latex(table)
+    assert latex.count("\\midrule") == 2
+    assert latex.index("\\midrule\ntiny, full - window 512") > latex.index("tiny, window 512")
+
+
+def test_lines_have_the_table_s_figures(full_and_sliding, make_losses):
+    full, sliding = loss_lines(build_loss_table(full_and_sliding))
+    assert (full.ends, full.losses) == ((256, 512, 1024), (3.25, 2.75, 2.375))
+    low, high = mean_interval([2.0, 2.75])
+    assert (full.low[2], full.high[2]) == (low, high)
+    assert (full.row.window, sliding.row.window) == (None, 512)
+    (single,) = loss_lines(build_loss_table(make_losses({256: [1.0], 512: [None], 1024: [2.0]})))
+    assert (single.ends, single.losses) == ((256, 1024), (1.0, 2.0))
+    assert single.low == single.high == single.losses
+
+
+def test_the_figure_has_a_line_a_run_and_marks_the_train_length(full_and_sliding):
+    figure = loss_figure(build_loss_table(full_and_sliding))
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    full, sliding, train = axes.lines
+    assert full.get_xydata().tolist() == [[256, 3.25], [512, 2.75], [1024, 2.375]]
+    assert full.get_linestyle() == "-"
+    assert sliding.get_linestyle() == "--"
+    assert full.get_color() == sliding.get_color()
+    assert set(train.get_xdata()) == {512}
+    assert len(axes.collections) == 2  # a band each
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1k", "512", "256"]
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["tiny", "full context", "window 512", "train length 512"]
+
+
+def test_many_models_with_and_without_ssmax_get_a_panel_each(make_losses):
+    encodings = ("ggd", "rotary", "laplace")
+    runs = [
+        make_losses({256: [3.0], 512: [2.0]}, window, model=f"{e}-{s}", position_encoding=e, ssmax=s)
+        for e in encodings
+        for s in (False, True)
+        for window in (None, 128)
+    ]
+    figure = loss_figure(build_loss_table(pd.concat(runs)))
+    assert [axes.get_title() for axes in figure.axes] == ["without SSMax", "with SSMax"]
+    assert [len(axes.lines) for axes in figure.axes] == [7, 7]  # 3 models, 2 contexts, the train length
+    colours = {line.get_label(): line.get_color() for axes in figure.axes for line in axes.lines[:6]}
+    assert len(set(colours.values())) == 6
+
+
+def test_a_figure_without_intervals_or_train_length_is_drawn_too(make_losses, tmp_path):
+    table = build_loss_table(make_losses({256: [1.0]}, train_length=None))
+    assert table.header() == ["model", "256"]
+    save_figure(loss_figure(table), tmp_path / "f.svg")
+    assert (tmp_path / "f.svg").stat().st_size > 1000
+    assert math.isfinite(table.rows[0].cells[0].loss)
