@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -25,6 +26,8 @@ from bamctl.tasks.spec import TaskSpec
 CARD = "README.md"
 LONGEST = 32 * 1024
 SAMPLES = 20
+_PARTS = 12
+"""Lines that a training's course takes in a card."""
 
 
 def write_card(
@@ -32,6 +35,7 @@ def write_card(
     *,
     out: Path,
     haystacks: Sequence[str] = ("garbage",),
+    needle_tasks: Sequence[str] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Path:
     """Measures what it was trained on from the train length to 32k, 20 samples a length, and writes the card.
@@ -43,6 +47,7 @@ def write_card(
         folder: a checkpoint that `bamctl train` made, with its recipe beside the weights.
         out: folder of results, where the samples are stored; those that are there already are not run again.
         haystacks: each gets a row: ``garbage``, or the path of a text file it was not trained on.
+        needle_tasks: RULER's needle tasks to measure; None for those that the recipe names.
         on_progress: told after every sample.
 
     Raises:
@@ -53,14 +58,16 @@ def write_card(
     backend = NativeBackend(checkpoint)
     passkeys = [load_spec("passkey", haystack=haystack) for haystack in haystacks]
     tables = [_measure(backend, spec, "equidistant", out, on_progress) for spec in passkeys]
-    trained_on = {examples.task for examples in recipe.data.examples if isinstance(examples, NiahExamples)}
+    if needle_tasks is None:
+        needle_tasks = [ex.task for ex in recipe.data.examples if isinstance(ex, NiahExamples)]
     needles = []
-    for task in (task for task in RULER_TASKS if task in trained_on):
+    for task in (task for task in RULER_TASKS if task in needle_tasks):
         with contextlib.suppress(NotInstalled):  # what needs RULER's own essays is left out without them
             needles.append(_measure(backend, load_spec(task), "ruler", out, on_progress))
     model = checkpoint.load(device="cpu", dtype="float32")
     path = folder / CARD
-    lines = _lines(checkpoint, recipe, model, pd.concat(tables), needles)
+    log = pd.read_json(folder / "training_log.jsonl", lines=True)
+    lines = _lines(checkpoint, recipe, model, log, pd.concat(tables), needles)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -91,6 +98,7 @@ def _lines(
     checkpoint: Checkpoint,
     recipe: Recipe,
     model: BamForCausalLM,
+    log: pd.DataFrame,
     accuracy: pd.DataFrame,
     needles: Sequence[pd.DataFrame],
 ) -> Iterator[str]:
@@ -118,6 +126,7 @@ def _lines(
     if recipe.search:
         told = (f"- {_sentence(sentence)}" for sentence in recipe.search)
         yield from ("", "## How the recipe was found", "", *told)
+    yield from ("", "## How it learned", "", *_curve(log))
     yield from ("", "## What it measures", "", *_accuracy(accuracy))
     yield from ("", _has_learned(accuracy, checkpoint.config.train_length))
     if needles:
@@ -150,6 +159,20 @@ def _data(recipe: Recipe) -> Iterator[str]:
             f"- in {jitter.share:.0%} of the batches SSMax's ln n times a factor of {jitter.lowest} to"
             f" {jitter.highest}, which imitates other context lengths"
         )
+
+
+def _curve(log: pd.DataFrame) -> Iterator[str]:
+    """The losses in twelve parts of the training, of which a training log has every step."""
+    yield "Means over the steps up to the one named; losses in nats a token."
+    yield ""
+    yield "| step | longest context | loss | loss of answers | answers all right |"
+    yield "|---|---|---|---|---|"
+    for part in np.array_split(np.arange(len(log)), min(_PARTS, len(log))):
+        rows = log.iloc[part]
+        yield (
+            f"| {rows['step'].iloc[-1]} | {rows['length'].max()} | {rows['loss'].mean():.2f}"
+            f" | {rows['answer_loss'].mean():.3f} | {_percent(rows['answer_accuracy'].mean())} |"
+        ).replace("nan", "–")
 
 
 def _accuracy(accuracy: pd.DataFrame) -> Iterator[str]:

@@ -63,6 +63,7 @@ def recipe_content():
             "warmup_steps": 2,
         },
         "log_length_jitter": {"share": 0.75, "lowest": 0.6, "highest": 2.0},
+        "search": ["Half the rate was worse"],
         "limits": ["It has learned nothing"],
     }
 

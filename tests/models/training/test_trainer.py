@@ -1,18 +1,19 @@
 import json
 from dataclasses import asdict
 
+import pandas as pd
 import pytest
 import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bamctl.errors import BadInput, RunFailed
-from bamctl.evaluation.card import write_card
+from bamctl.evaluation.card import _has_learned, write_card
 from bamctl.models.config import BamConfig
 from bamctl.models.loading import open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training import trainer
-from bamctl.models.training.recipe import OptimiserRecipe
+from bamctl.models.training.recipe import OptimiserRecipe, Recipe
 from bamctl.models.training.trainer import learning_rate_factor, make_optimisers, parameter_groups, train
 
 
@@ -234,8 +235,15 @@ def test_the_card_tells_what_was_measured_and_what_cannot_be_done(recipe_file, t
     card = path.read_text()
     assert {progress.length for progress in measured} == {140, 280}
     assert "| haystack | 140 | 280 |" in card
-    assert "| garbage | 0% | 0% |" in card
-    assert "| text.txt | 0% | 0% |" in card
+    assert "| garbage | 0% | – |" in card  # what lies behind a zero is not measured
+    assert "| text.txt | 0% | – |" in card
+    assert "**It has not learned its training length**: 0% at 140 tokens in garbage, where 95%" in card
+    assert "- Half the rate was worse." in card
+    log = pd.read_json(tmp_path / "smallest/training_log.jsonl", lines=True)
+    last = (
+        f"| 8 | {log['length'].iloc[-1]} | {log['loss'].iloc[-1]:.2f} | {log['answer_loss'].iloc[-1]:.3f} |"
+    )
+    assert last in card
     assert "- It has learned nothing." in card
     assert "trained at contexts of 70 to 140 tokens" in card
     assert "| 1 | 1 |" in card
@@ -251,4 +259,18 @@ def test_the_card_has_the_needle_tasks_of_the_recipe(recipe_file, recipe_content
     assert "| haystack | 140 | 280 | 560 | 1120 |" in card
     assert "RULER's needle tasks, its score (recall of the answers); 1 samples a length" in card
     assert "| task | 280 | 560 | 1120 |" in card  # 140 has no room for needle and answer
-    assert "| niah_single_1 | 0% | 0% | 0% |" in card
+    assert "| niah_single_1 | 0% | – | – |" in card
+
+
+@pytest.mark.parametrize(("right", "learned"), [(19, True), (18, False)])
+def test_what_counts_as_having_learned_the_training_length(right, learned):
+    accuracy = pd.DataFrame({"length": [512, 1024], "variant": "", "accuracy": [right / 20, 0.0]})
+    told = _has_learned(accuracy, 512)
+    assert told.startswith(f"It has learned its training length: {5 * right}% at 512") == learned
+    assert ("not learned" in told) == (not learned)
+
+
+def test_prose_is_no_part_of_a_recipe_that_was_begun(recipe_content):
+    plain = Recipe.model_validate(recipe_content)
+    told = Recipe.model_validate(recipe_content | {"search": ["Half the rate was worse"], "limits": []})
+    assert told.digest == plain.digest
