@@ -207,7 +207,11 @@ def _measure(
     for of_length in measure_attention(
         model, task, lengths=lengths, samples=samples, depths=depths, seed=chosen.seed or 0
     ):
-        print(f"  {format_length(of_length.length)}: {samples} prompts read", file=sys.stderr, flush=True)
+        print(
+            f"  {format_length(of_length.length)}: {samples} {'prompt' if samples == 1 else 'prompts'} read",
+            file=sys.stderr,
+            flush=True,
+        )
         measured.append(of_length)
     return model, measured
 

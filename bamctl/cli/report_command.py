@@ -131,7 +131,9 @@ def report(
     elif latex:
         sys.stdout.write("\n".join(to_latex(table, intervals=intervals) for table in tables))
     else:
-        for table in tables:
+        for number, table in enumerate(tables):
+            if number:
+                print()
             print_table(table, Console(), intervals=intervals)
 
 

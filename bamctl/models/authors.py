@@ -291,6 +291,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _unpickle(file: Path) -> Any:
+    _check_kind(file)
     try:
         with warnings.catch_warnings():  # of pickle protocols that it then refuses
             warnings.simplefilter("ignore")
@@ -306,3 +307,18 @@ def _unpickle(file: Path) -> Any:
         raise BadInput(
             f"{file} cannot be read as a state dict ({told[:200] or type(error).__name__})"
         ) from None
+
+
+def _check_kind(file: Path) -> None:
+    """Tells in plain words of what torch would refuse in its own."""
+    try:
+        with file.open("rb") as opened:
+            begins = opened.read(2)
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read as a state dict ({error.strerror or error})") from None
+    if not begins:
+        raise BadInput(f"{file} is empty")
+    if begins != b"PK" and begins[:1] != b"\x80":  # torch's archive, and the bare pickle of older versions
+        raise BadInput(f"{file} is no state dict that torch has saved")
+    if begins == b"PK" and not zipfile.is_zipfile(file):  # its table of contents is at the end
+        raise BadInput(f"{file} is cut short: the end of torch's archive is missing")

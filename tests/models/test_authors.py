@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,14 +297,18 @@ WEIGHT_DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: ((f / "model.pt").unlink(), (f / "model.pt").mkdir()),
         "has args.json, but no model.pt",
     ),
-    "empty": (lambda f: (f / "model.pt").write_bytes(b""), "model.pt cannot be read as a state dict ("),
+    "empty": (lambda f: (f / "model.pt").write_bytes(b""), "model.pt is empty"),
     "cut short": (
         lambda f: (f / "model.pt").write_bytes((f / "model.pt").read_bytes()[:-30]),
-        "model.pt cannot be read as a state dict (PytorchStreamReader failed",
+        "model.pt is cut short: the end of torch's archive is missing",
     ),
     "something else": (
         lambda f: (f / "model.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
-        "model.pt cannot be read as a state dict (Unsupported operand",
+        "model.pt is no state dict that torch has saved",
+    ),
+    "an archive of something else": (
+        lambda f: zipfile.ZipFile(f / "model.pt", "w").close(),
+        "model.pt cannot be read as a state dict (",
     ),
     "a list": (
         lambda f: torch.save([torch.zeros(2)], f / "model.pt"),
