@@ -4,12 +4,10 @@ Configuration, tokenizer and positions are read and checked here, before any wei
 without them, so that a configuration that describes none is told at once.
 """
 
-import contextlib
 import dataclasses
 import json
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,25 +16,20 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.utils import logging
 
 from bamctl.backends.devices import is_out_of_memory
+from bamctl.backends.fetching import SMALL_FILES, fetch_snapshot, find_folder, is_hub_name, quiet
 from bamctl.backends.positions import ROPE_FIELDS, Positions, describe_positions, with_rope_scaling
 from bamctl.backends.weights import digest_model, weight_files
 from bamctl.errors import BadInput, did_you_mean
 from bamctl.models.config import BamConfig
 from bamctl.models.loading import has_tokenizer, no_progress_bar, open_bare_checkpoint, open_tokenizer
-from bamctl.models.naming import find_path, model_folders
 from bamctl.models.reading import one_line, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bamctl.backends.transformers import TransformersBackend
-
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
-"""What is fetched of a model to check it; weights follow when it is to run."""
 
 _SHOWN = 60
 """Characters of an argument's value in a model's name."""
@@ -94,9 +87,9 @@ class HubModel:
         """
         if self.hub_name is None:
             return self  # they are there, or it would not have been opened
-        folder = _snapshot(self.hub_name, [*SMALL_FILES, "model*.safetensors"], watched=True)
+        folder = fetch_snapshot(self.hub_name, [*SMALL_FILES, "model*.safetensors"], watched=True)
         if not any(folder.glob("model*.safetensors")):
-            folder = _snapshot(self.hub_name, [*SMALL_FILES, "pytorch_model*.bin"], watched=True)
+            folder = fetch_snapshot(self.hub_name, [*SMALL_FILES, "pytorch_model*.bin"], watched=True)
         if not weight_files(folder):
             raise BadInput(f"{self.hub_name} has neither model*.safetensors nor pytorch_model*.bin")
         return dataclasses.replace(self, folder=folder)
@@ -130,7 +123,7 @@ class HubModel:
         """
         mapped = {} if device_map is None else {"device_map": device_map}
         try:
-            with no_progress_bar(), _quiet():
+            with no_progress_bar(), quiet():
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
                     self.folder,
                     config=self.config,
@@ -162,11 +155,7 @@ class HubModel:
         return model.eval()
 
 
-def is_hub_name(name: str) -> bool:
-    """Whether a name can only be one of the hub's: ``org/name``, and nothing of this path is here."""
-    return bool(HUB_NAME.fullmatch(name)) and _local(name) is None
-
-
+@quiet()
 def open_hub_model(
     name: str, *, tokenizer: str | None, model_args: Mapping[str, object], trust_remote_code: bool
 ) -> HubModel:
@@ -181,10 +170,10 @@ def open_hub_model(
     Raises:
         BadInput: anything about it that is not as it should be, in one line.
     """
-    folder = _local(name)
+    folder = find_folder(name)
     hub_name = None if folder is not None else name
     if folder is None:
-        folder = _snapshot(name, SMALL_FILES)
+        folder = fetch_snapshot(name, SMALL_FILES)
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} is no checkpoint: it has no config.json")
     raw = read_json(folder / "config.json")
@@ -229,48 +218,6 @@ def open_hub_model(
         has_arguments=bool(model_args),
         trust_remote_code=trust_remote_code,
     )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps transformers from printing a table of what it found amiss, which is told in a line here."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _local(name: str) -> Path | None:
-    try:
-        path = find_path(name)
-    except BadInput:
-        return None
-    return path if path.is_dir() else None
-
-
-def _snapshot(name: str, patterns: list[str], *, watched: bool = False) -> Path:
-    """The folder of huggingface_hub's cache that holds these files of a model, fetched where they lack.
-
-    Args:
-        name: of the model.
-        patterns: of its files.
-        watched: whether a terminal shows how far that is.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        with contextlib.nullcontext() if watched and sys.stderr.isatty() else no_progress_bar():
-            return Path(snapshot_download(name, allow_patterns=patterns))
-    except HFValidationError:
-        raise BadInput(f"there is no model {name!r}{did_you_mean(name, model_folders())}") from None
-    except Exception as error:  # of the network, of the hub, or of the cache
-        raise BadInput(
-            f"there is no model {name!r} here, neither by this name nor as a folder, nor in the cache of the"
-            f" Hugging Face hub, which could not give it ({one_line(error)})"
-        ) from None
 
 
 def _read_config(folder: Path, raw: dict[str, Any], trust_remote_code: bool) -> Any:
@@ -354,7 +301,7 @@ def _draw_up(name: str, config: Any, trust_remote_code: bool) -> tuple[int, bool
 def _open_tokenizer(source: str | Path, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
     if isinstance(source, str) and not is_hub_name(source):
         return open_tokenizer(source)
-    folder = source if isinstance(source, Path) else _snapshot(source, SMALL_FILES)
+    folder = source if isinstance(source, Path) else fetch_snapshot(source, SMALL_FILES)
     if not has_tokenizer(folder) and not trust_remote_code:
         raise BadInput(f"{folder} has no tokenizer.json; name the tokenizer of its training: --tokenizer")
     try:

@@ -111,8 +111,10 @@ def open_model(
     """
     if backend not in BACKENDS:
         raise BadInput(f"backend {backend!r} is not known{did_you_mean(backend, BACKENDS)}")
-    from bamctl.backends.hub import is_hub_name, open_hub_model
+    from bamctl.backends.fetching import is_hub_name, refuse_path
+    from bamctl.backends.hub import open_hub_model
 
+    refuse_path(name)
     if backend == "native" or (backend == "auto" and not is_hub_name(name)):
         try:
             checkpoint = open_checkpoint(name, tokenizer=tokenizer)

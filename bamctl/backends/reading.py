@@ -6,6 +6,7 @@ where the parts say something else, the model is read another way (`Carrying`).
 Shapes: B prompts of one length, C tokens of a call, K positions whose logits are wanted, V vocabulary.
 """
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bamctl.backends.memory import memory_of
 from bamctl.backends.positions import FrequencySwitch
 from bamctl.errors import BadInput
 
@@ -23,15 +25,22 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state")
 
 LOGITS_NAMES = ("logits_to_keep", "num_logits_to_keep")
 
-PROBED = 13
-"""Tokens of the trial."""
+PARTS = (29, 8, 3)
+"""Tokens of the trial, as they are read one part after the other."""
 
-TOLERANCE = 0.02
-"""How much logits may differ between ways of reading, root mean square, as a share of their own spread. A
-lost state is off by about 1, fp32 rounding by 1e-6."""
+PROBED = sum(PARTS)
+
+TOLERANCE = 1e-3
+"""How much logits may differ between ways of reading, root mean square, as a share of their own spread.
+Rounding makes about 1e-5 of it in fp32; a Mamba of random weights whose state is lost is off by 1e-2."""
 
 TOLERANCE_OF_HALVES = 0.25
-"""The same for bfloat16 and float16, in which a mixture of experts may choose another one."""
+"""The same where bfloat16 or float16 computes, in which a mixture of experts may choose another one."""
+
+HALVES = (torch.bfloat16, torch.float16)
+
+_FITS = 0.5
+"""Of the memory that is free, what fp32 may take for the trial of a model in halves."""
 
 
 class Carrying(Enum):
@@ -66,7 +75,7 @@ class Reader:
         self._takes = {name for name in ("use_cache", "position_ids") if name in parameters}
         # Numbers of no pattern, so that every position matters.
         ids_1C = torch.tensor([[(7919 * (i + 1) ** 2) % vocabulary for i in range(PROBED)]])
-        self.carrying = self._try(ids_1C.to(self.device))
+        self.carrying = self._try_all(ids_1C.to(self.device))
         """What the cache carries; see `carrying_of` for long texts."""
 
     @property
@@ -133,30 +142,67 @@ class Reader:
             logits_BKV = logits_BKV[:, -keep:] if isinstance(keep, int) else logits_BKV[:, keep]
         return logits_BKV, filled
 
+    def _try_all(self, ids_1C: Tensor) -> Carrying:
+        """Tries the model as it is and, of one in halves, its values in fp32, which hides no lost state."""
+        halves = [
+            tensor for tensor in (*self._model.parameters(), *self._model.buffers()) if tensor.dtype in HALVES
+        ]
+        carrying = self._try(ids_1C, tolerance=TOLERANCE_OF_HALVES if halves else TOLERANCE)
+        growth = sum(tensor.numel() * (4 - tensor.itemsize) for tensor in halves)
+        spread = len(set(getattr(self._model, "hf_device_map", {}).values())) > 1
+        packed = getattr(self._model, "is_quantized", False)  # computes in halves whatever the rest is in
+        if not halves or spread or packed or growth > _FITS * memory_of(self.device).available:
+            return carrying
+        # An operation that is there for halves alone leaves it at what they said.
+        with contextlib.suppress(RuntimeError), _in_float32(halves):
+            carrying = max(carrying, self._try(ids_1C, tolerance=TOLERANCE), key=list(Carrying).index)
+        return carrying
+
     @torch.inference_mode()
-    def _try(self, ids_1C: Tensor) -> Carrying:
+    def _try(self, ids_1C: Tensor, *, tolerance: float) -> Carrying:
         """Reads a few tokens at once and in parts.
 
-        The last part is short, so that it says something else unless it knows what stands before it.
+        The last parts are short, so that they say something else unless they know what stands before them.
         """
-        whole_V = self.forward(ids_1C)[0][0, -1]
-        if not torch.isfinite(whole_V).all():
-            raise BadInput(f"its logits are not finite in {str(whole_V.dtype).removeprefix('torch.')}")
-        for carrying, parts in ((Carrying.CHUNKS, (PROBED - 2, 2)), (Carrying.STEPS, (PROBED - 2, 1, 1))):
-            cache, start = None, 0
-            for part_1C in ids_1C.split(parts, dim=1):
-                logits_11V, cache = self.forward(part_1C, cache, start=start)
-                if cache is None:
-                    return Carrying.NOTHING
-                start += part_1C.shape[1]
-            if self._are_alike(whole_V, logits_11V[0, -1]):
-                return carrying
+        later = PARTS[1:]
+        # cuDNN rounds to 10 bits of mantissa otherwise where a whole prompt goes through a convolution.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            whole_KV = self.forward(ids_1C, keep=sum(later))[0][0]
+            if not torch.isfinite(whole_KV).all():
+                raise BadInput(
+                    f"its logits are not finite in {str(self._model.dtype).removeprefix('torch.')}"
+                )
+            steps = (PROBED - later[-1], *[1] * later[-1])
+            for carrying, parts in ((Carrying.CHUNKS, PARTS), (Carrying.STEPS, steps)):
+                told, cache, start = [], None, 0
+                for part_1C in ids_1C.split(parts, dim=1):
+                    logits_1KV, cache = self.forward(part_1C, cache, start=start, keep=part_1C.shape[1])
+                    if cache is None:
+                        return Carrying.NOTHING
+                    told.append(logits_1KV[0])
+                    start += part_1C.shape[1]
+                told_KV = torch.cat(told[1:])
+                if _are_alike(whole_KV[-len(told_KV) :], told_KV, tolerance):
+                    return carrying
         return Carrying.NOTHING
 
-    def _are_alike(self, left_V: Tensor, right_V: Tensor) -> bool:
-        left, right = left_V.double(), right_V.double()
-        tolerance = TOLERANCE_OF_HALVES if self._model.dtype.itemsize < 4 else TOLERANCE
-        return bool((left - right).square().mean().sqrt() <= tolerance * left.std())
+
+def _are_alike(left_KV: Tensor, right_KV: Tensor, tolerance: float) -> bool:
+    left, right = left_KV.double(), right_KV.double()
+    return bool((left - right).square().mean().sqrt() <= tolerance * left.std())
+
+
+@contextlib.contextmanager
+def _in_float32(tensors: list[Tensor]) -> Iterator[None]:
+    """Weights in fp32 for a while: they come back as they were, as fp32 has every value of halves."""
+    dtypes = [tensor.dtype for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in zip(tensors, dtypes, strict=True):
+            tensor.data = tensor.data.to(dtype)
 
 
 class Reading:

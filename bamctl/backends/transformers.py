@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from bamctl.backends.base import Completion, ModelDescription
 from bamctl.backends.decoding import Answer
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
+from bamctl.backends.fetching import quiet
 from bamctl.backends.hub import HubModel
 from bamctl.backends.memory import chunk_that_fits, memory_of, watch_peak_memory
-from bamctl.backends.reading import Carrying, Reader, Reading, logits_of_all
+from bamctl.backends.reading import PROBED, Carrying, Reader, Reading, logits_of_all
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models.config import BamConfig
 from bamctl.models.loading import DTYPES
@@ -47,10 +48,14 @@ class TransformersBackend:
 
     name = "transformers"
 
+    @quiet()
     def __init__(self, opened: HubModel, *, device: str = "auto", dtype: str = "auto") -> None:
         chosen = choose_device(device)
         if dtype != "auto" and dtype not in DTYPES:
             raise BadInput(f"dtype {dtype!r} is none of auto, {', '.join(DTYPES)}")
+        limit = opened.longest_prompt
+        if limit is not None and limit < PROBED:
+            raise BadInput(f"{opened.name}: it has {limit} positions, and trying its cache takes {PROBED}")
         opened = opened.fetch()
         self.tokenizer = opened.tokenizer
         self.model = ModelDescription(
@@ -86,6 +91,7 @@ class TransformersBackend:
             return ", ".join(sorted(f"cuda:{place}" if place.isdigit() else place for place in places))
         return describe_device(self._device)
 
+    @quiet()
     @torch.inference_mode()
     def complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """See `bamctl.backends.base.Backend.complete`.
@@ -136,6 +142,7 @@ class TransformersBackend:
             for answer in answers
         ]
 
+    @quiet()
     @torch.inference_mode()
     def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:
         """See `bamctl.backends.base.Backend.token_logprobs`.

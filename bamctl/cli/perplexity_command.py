@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from bamctl.evaluation.stretches import Stretches
 
 
+_SHORTEST = 2
+"""Tokens of a stretch: the first one is not predicted."""
+
+
 def perplexity(
     models: Annotated[
         list[str],
@@ -86,7 +90,11 @@ def perplexity(
     """
     check_number("samples", samples, least=1)
     length = parse_length(max_len)
-    wanted = None if windows is None else parse_lengths(windows)
+    if length < _SHORTEST:
+        raise BadInput(
+            f"--max-len {length}: a stretch of 1 token has nothing to predict; the shortest has {_SHORTEST}"
+        )
+    wanted = None if windows is None else _parse_windows(windows)
     if figure is not None:
         from bamctl.report.style import check_figure_path
 
@@ -121,6 +129,13 @@ def perplexity(
             summaries.append(summary)
         del running, progress  # with the weights, before the next ones take memory
     _print_results(summaries, figure)
+
+
+def _parse_windows(text: str) -> tuple[int, ...]:
+    try:
+        return parse_lengths(text)
+    except BadInput as error:
+        raise BadInput(f"--windows: {error}") from error
 
 
 def _prepare(

@@ -19,6 +19,9 @@ def read_json(path: Path) -> object:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of a library says, shortened to a line's tail."""
+    """What an error of a library says, shortened to a line's tail, behind a whole word."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    if len(text) <= 200:
+        return text
+    head = text[:196]
+    return f"{head.rpartition(' ')[0] or head} ..."

@@ -1,5 +1,6 @@
 """The table of scores as text for other programs: CSV, Markdown, LaTeX."""
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -26,9 +27,9 @@ def to_markdown(table: Table, *, intervals: bool = False) -> str:
 
 def to_latex(table: Table, *, intervals: bool = False) -> str:
     """A tabular of the package booktabs; the caption stands before it as a comment."""
-    header, *body = [
-        [_escape_latex(text) for text in texts]
-        for texts in [table.header(), *table.body(intervals=intervals)]
+    header = [_escape_latex(text) for text in table.header()]
+    body = [
+        [_escape_latex(label), *map(_latex_cell, cells)] for label, *cells in table.body(intervals=intervals)
     ]
     return "\n".join(
         [
@@ -66,6 +67,19 @@ _LATEX = {
     "[": "{[}",  # at the start of a row it would be read as an argument of the \\ before it
     "]": "{]}",
 }
+
+
+_MATHS = re.compile(r"[+-]\d+\.\d+(?: ±\d+\.\d+)?|\d+\.\d+ ±\d+\.\d+|\[-?[\d.]+, -?[\d.]+\]")
+"""Signed numbers, numbers with half an interval, and intervals: a hyphen is no minus."""
+
+
+def _latex_cell(text: str) -> str:
+    parts, start = [], 0
+    for match in _MATHS.finditer(text):
+        number = match[0].replace(" ±", r" \pm ")
+        parts += [_escape_latex(text[start : match.start()]), f"${number}$"]
+        start = match.end()
+    return "".join([*parts, _escape_latex(text[start:])])
 
 
 def _escape_latex(text: str) -> str:

@@ -8,7 +8,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,6 +25,8 @@ from bamctl.report.style import (
     OTHER_COLOURS,
     PAGE_WIDTH,
     QUIET,
+    by_row,
+    entries_a_row,
     figure_style,
     new_figure,
 )
@@ -80,7 +81,7 @@ def accuracy_figure(
     remark = textwrap.fill(_remark(lines, content.common), width=int(width * 20))
     with figure_style():
         handles = _legend(lines, looks, threshold)
-        across = _entries_a_row(handles, width, even=paired)
+        across = entries_a_row(handles, width, even=paired)
         below = math.ceil(len(handles) / across) + remark.count("\n") + 1  # lines of text
         height = _ROW_HEIGHTS[columns] * rows + 0.14 * below
         figure, grid = new_figure(width, height, nrows=rows, ncols=columns, squeeze=False)
@@ -99,7 +100,7 @@ def accuracy_figure(
         for axes in every[len(panels) :]:
             axes.remove()
         legend = figure.legend(
-            handles=_by_row(handles, across),
+            handles=by_row(handles, across),
             loc="outside lower center",
             ncols=across,
             title=remark,
@@ -273,18 +274,6 @@ def _legend(lines: Sequence[Line], looks: dict[str, _Look], threshold: float) ->
     source = " (RULER's)" if threshold == RULER_THRESHOLD else ""
     label = f"threshold {100 * threshold:.6g}%{source}"
     return [*handles, Line2D([], [], color=QUIET, linewidth=0.5, label=label)]
-
-
-def _entries_a_row(handles: Sequence[Line2D], width: float, *, even: bool) -> int:
-    """How many entries of the legend fit beside each other: letters are about 3.6 points wide."""
-    widest = max(len(str(handle.get_label())) for handle in handles) * 3.6 + 34
-    fitting = max(1, min(len(handles), int(width * 72 / widest)))
-    return fitting - fitting % 2 if even and fitting > 1 else fitting
-
-
-def _by_row(handles: list[Any], across: int) -> list[Any]:
-    """matplotlib fills a legend column by column; this order makes it read row by row."""
-    return [handle for column in range(across) for handle in handles[column::across]]
 
 
 def _remark(lines: Sequence[Line], common: Sequence[str]) -> str:

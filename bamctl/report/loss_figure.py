@@ -1,5 +1,10 @@
-"""The figure of losses against position: a log axis, a line a run, full context solid and windows dashed."""
+"""The figure of losses against position: a log axis, a line a run.
 
+Where contexts agree their lines lie upon each other, so full context is thin and solid, upon windows that are
+dashed, pale, and the wider the shorter the window is.
+"""
+
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +19,13 @@ from bamctl.report.loss_table import LossCell, LossRow, LossTable
 from bamctl.report.style import (
     COLUMN_WIDTH,
     ENCODING_COLOURS,
+    KEY_WIDTH,
+    LETTER_WIDTH,
     OTHER_COLOURS,
     PAGE_WIDTH,
     QUIET,
+    by_row,
+    entries_a_row,
     figure_style,
     new_figure,
 )
@@ -24,16 +33,18 @@ from bamctl.report.style import (
 _CROWDED = 5
 """Models from more than which those with SSMax get a panel of their own."""
 
-_DASHES: tuple[tuple[int, tuple[float, ...]], ...] = (
-    (0, (4, 1.5)),
-    (0, (1, 1)),
-    (0, (5, 1, 1, 1)),
-    (0, (5, 1, 1, 1, 1, 1)),
-)
-"""Of the windows, the widest first."""
+_DASHES: tuple[tuple[float, ...], ...] = ((2.4, 1.1), (0.7, 0.7), (1.7, 0.5, 0.5, 0.5))
+"""Of the windows, the widest first; in widths of the line."""
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""Of what one model was run on, and how."""
 
 _MOST_TICKS = 9
-_LEGEND_COLUMNS = 3
+_FREE_OCTAVES = 0.2
+"""Between the first and the last position and the axis's ends."""
+
+_MOST_BAND, _LEAST_BAND = 0.4, 0.02
+"""How far beyond the lines a band stretches the axis: as a share of what they span; at least, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,38 @@ class LossLine:
     low: tuple[float, ...]
     """The interval's lower end; the loss itself where there is none."""
     high: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    colour: str
+    marker: str
+    dashes: Any
+    width: float
+    """Points."""
+    alpha: float
+    zorder: float
+
+    def style(self) -> dict[str, Any]:
+        return {
+            "color": self.colour,
+            "linestyle": self.dashes,
+            "linewidth": self.width,
+            "alpha": self.alpha,
+            "dash_capstyle": "butt",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """What the axes of all panels show."""
+
+    positions: tuple[float, float]
+    losses: tuple[float, float]
+    cuts_bands: bool
+    train_lengths: tuple[int, ...]
+    """Those that lie on the axis."""
+    outside: tuple[int, ...]
 
 
 def loss_lines(table: LossTable) -> list[LossLine]:
@@ -72,44 +115,43 @@ def loss_lines(table: LossTable) -> list[LossLine]:
 def loss_figure(table: LossTable) -> Figure:
     """Draws the losses of a table.
 
-    A model has one colour, that of its position encoding where no other model has it already. A line's points
-    stand where their range of positions ends, so that those left of the train length, and on it, were seen in
-    training. The bands are 95% t intervals over stretches.
+    A model has one colour, that of its position encoding where no other model has it already, and a marker
+    for each text and setting. A line's points stand where their range of positions ends, so that those left
+    of the train length, and on it, were seen in training. The bands are 95% t intervals over stretches; where
+    they are far wider than the lines need, the axis cuts them.
     """
     lines = loss_lines(table)
-    models = {line.row.model: line.row for line in lines}
-    colours = _colours(list(models.values()))
-    windows = sorted({line.row.window for line in lines if line.row.window is not None}, reverse=True)
-    dashes: dict[int | None, Any] = {
-        window: _DASHES[number % len(_DASHES)] for number, window in enumerate(windows)
-    }
-    dashes[None] = "-"
+    kin = {line.row.kin for line in lines}
+    looks = _looks(lines)
+    scale = _scale(table, lines)
     kinds = sorted({line.row.ssmax for line in lines})
     panels = [lines]
-    if len(models) > _CROWDED and len(kinds) == 2:
+    if len(kin) > _CROWDED and len(kinds) == 2:
         panels = [[line for line in lines if line.row.ssmax == ssmax] for ssmax in kinds]
-    handles = _legend(list(models.values()), colours, dashes, lines)
-    width = COLUMN_WIDTH if len(panels) == 1 else PAGE_WIDTH
-    columns = _LEGEND_COLUMNS * len(panels)
-    remark = textwrap.fill(_remark(table), width=int(width * 20))
+    handles = _legend(lines, looks, scale)
+    width = COLUMN_WIDTH if len(panels) == 1 and _letters(handles) <= _fitting(COLUMN_WIDTH) else PAGE_WIDTH
+    for handle in handles:
+        handle.set_label(textwrap.fill(str(handle.get_label()), _fitting(PAGE_WIDTH)))
+    across = entries_a_row(handles, width, even=False)
+    remark = textwrap.fill(_remark(table, scale), width=int(width * 20))
+    rows = [handles[first : first + across] for first in range(0, len(handles), across)]
+    below = sum(max(str(handle.get_label()).count("\n") + 1 for handle in row) for row in rows)
     with figure_style():
-        legend_lines = -(-len(handles) // columns) + remark.count("\n") + 1
-        figure, grid = new_figure(
-            width, 2.2 + 0.14 * legend_lines, ncols=len(panels), squeeze=False, sharey=True
-        )
+        height = 2.2 + 0.14 * (below + remark.count("\n") + 1)
+        figure, grid = new_figure(width, height, ncols=len(panels), squeeze=False, sharey=True)
         for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=True)):
             for line in panel:
-                _draw(axes, line, colours[line.row.model], dashes[line.row.window])
-            _set_axes(axes, table.ends, lines)
+                _draw(axes, line, looks[line.row])
+            _set_axes(axes, table.ends, scale)
             axes.set_xlabel("position (tokens)")
             if number == 0:
                 axes.set_ylabel("loss (nats a token)")
             if len(panels) > 1:
                 axes.set_title("with SSMax" if kinds[number] else "without SSMax")
         legend = figure.legend(
-            handles=handles,
+            handles=by_row(handles, across),
             loc="outside lower center",
-            ncols=columns,
+            ncols=across,
             title=remark,
             title_fontproperties={"size": 6.5},
             columnspacing=1.2,
@@ -118,62 +160,122 @@ def loss_figure(table: LossTable) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, line: LossLine, colour: str, dashes: Any) -> None:
-    axes.plot(line.ends, line.losses, color=colour, linestyle=dashes, marker="o", label=line.row.label)
+def _draw(axes: Axes, line: LossLine, look: _Look) -> None:
+    axes.plot(
+        line.ends,
+        line.losses,
+        label=line.row.label,
+        marker=look.marker,
+        markersize=2.3 + look.width,
+        markeredgewidth=0,
+        zorder=look.zorder,
+        **look.style(),
+    )
     if line.low != line.losses:
-        axes.fill_between(line.ends, line.low, line.high, color=colour, alpha=0.12, linewidth=0)
+        axes.fill_between(line.ends, line.low, line.high, color=look.colour, alpha=0.1, linewidth=0, zorder=1)
 
 
-def _set_axes(axes: Axes, ends: Sequence[int], lines: Sequence[LossLine]) -> None:
+def _scale(table: LossTable, lines: Sequence[LossLine]) -> _Scale:
+    margin = 2**_FREE_OCTAVES
+    first, last = table.ends[0] / margin, table.ends[-1] * margin
+    lengths = sorted({line.row.train_length for line in lines if line.row.train_length is not None})
+    losses = [loss for line in lines for loss in line.losses] or [0.0]
+    ends = [end for line in lines for end in (*line.low, *line.high)] or [0.0]
+    most = max(_MOST_BAND * (max(losses) - min(losses)), _LEAST_BAND)
+    low, high = max(min(ends), min(losses) - most), min(max(ends), max(losses) + most)
+    free = max(0.06 * (high - low), _LEAST_BAND / 4)
+    return _Scale(
+        positions=(first, last),
+        losses=(low - free, high + free),
+        cuts_bands=min(ends) < low - free or max(ends) > high + free,
+        train_lengths=tuple(length for length in lengths if first <= length <= last),
+        outside=tuple(length for length in lengths if not first <= length <= last),
+    )
+
+
+def _set_axes(axes: Axes, ends: Sequence[int], scale: _Scale) -> None:
     axes.set_xscale("log", base=2)
-    every = -(-len(ends) // _MOST_TICKS)
-    axes.set_xticks(ends[::-1][::every], [format_length(end) for end in ends[::-1][::every]])
+    axes.set_xlim(*scale.positions)
+    axes.set_ylim(*scale.losses)
+    apart = math.log2(scale.positions[1] / scale.positions[0]) / _MOST_TICKS
+    ticks: list[int] = []
+    for end in sorted(ends, key=lambda end: (end != ends[-1], math.log2(end) % 1 != 0, -end)):
+        if all(abs(math.log2(tick / end)) >= apart for tick in ticks):
+            ticks.append(end)
+    axes.set_xticks(ticks, [format_length(end) for end in ticks])
     axes.minorticks_off()
     axes.grid(axis="y")
-    for length in sorted(_train_lengths(lines)):
+    for length in scale.train_lengths:
         axes.axvline(length, color=QUIET, linestyle=":", linewidth=0.9, zorder=0)
 
 
-def _train_lengths(lines: Sequence[LossLine]) -> set[int]:
-    return {line.row.train_length for line in lines if line.row.train_length is not None}
-
-
-def _colours(models: Sequence[LossRow]) -> dict[str, str]:
-    """Model → colour."""
+def _looks(lines: Sequence[LossLine]) -> dict[LossRow, _Look]:
+    """Row → look."""
     colours: dict[str, str] = {}
+    markers: dict[str, dict[str, str]] = {}
     others = 0
-    for model in models:
-        colour = ENCODING_COLOURS.get(model.position_encoding)
-        if colour is None or colour in colours.values():
-            colour = OTHER_COLOURS[others % len(OTHER_COLOURS)]
-            others += 1
-        colours[model.model] = colour
-    return colours
+    for row in (line.row for line in lines):
+        if row.kin not in colours:
+            colour = ENCODING_COLOURS.get(row.position_encoding)
+            if colour is None or colour in colours.values():
+                colour = OTHER_COLOURS[others % len(OTHER_COLOURS)]
+                others += 1
+            colours[row.kin] = colour
+        taken = markers.setdefault(row.kin, {})
+        taken.setdefault(row.model, _MARKERS[len(taken) % len(_MARKERS)])
+    windows = sorted({line.row.window for line in lines if line.row.window is not None}, reverse=True)
+    looks = {}
+    for row in (line.row for line in lines):
+        # 0 for full context, 1 for the widest window and so on
+        place = 0 if row.window is None else windows.index(row.window) + 1
+        looks[row] = _Look(
+            colour=colours[row.kin],
+            marker=markers[row.kin][row.model],
+            dashes="-" if place == 0 else (0, _DASHES[(place - 1) % len(_DASHES)]),
+            width=1.0 if place == 0 else 1.8 + 0.8 * min(place, 3),
+            alpha=1.0 if place == 0 else 0.45,
+            zorder=3 - place / 100,
+        )
+    return looks
 
 
-def _legend(
-    models: Sequence[LossRow],
-    colours: dict[str, str],
-    dashes: dict[int | None, Any],
-    lines: Sequence[LossLine],
-) -> list[Line2D]:
-    handles = [Line2D([], [], color=colours[row.model], marker="o", label=row.model) for row in models]
-    contexts = dict.fromkeys(line.row.window for line in lines)
+def _legend(lines: Sequence[LossLine], looks: dict[LossRow, _Look], scale: _Scale) -> list[Line2D]:
+    """An entry a model, or what it was run on, then one a context, then the train length."""
+    models = {line.row.model: looks[line.row] for line in lines}
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linewidth=1, markersize=3.3, label=model)
+        for model, look in models.items()
+    ]
+    contexts = {line.row.window: looks[line.row] for line in lines}
     for window in sorted(contexts, key=lambda window: (window is not None, -(window or 0))):
         name = "full context" if window is None else f"window {format_length(window)}"
-        handles.append(Line2D([], [], color=QUIET, linestyle=dashes[window], label=name))
-    if _train_lengths(lines):
-        lengths = ", ".join(map(format_length, sorted(_train_lengths(lines))))
-        handles.append(
-            Line2D([], [], color=QUIET, linestyle=":", linewidth=0.9, label=f"train length {lengths}")
-        )
+        handles.append(Line2D([], [], label=name, **(contexts[window].style() | {"color": QUIET})))
+    if scale.train_lengths:
+        label = f"train length {', '.join(map(format_length, scale.train_lengths))}"
+        handles.append(Line2D([], [], color=QUIET, linestyle=":", linewidth=0.9, label=label))
     return handles
 
 
-def _remark(table: LossTable) -> str:
+def _letters(handles: Sequence[Line2D]) -> int:
+    """Of the longest entry."""
+    return max(len(str(handle.get_label())) for handle in handles)
+
+
+def _fitting(width: float) -> int:
+    """Letters of an entry that has a row of so many inches for itself; a tenth is left for wide ones."""
+    return int(0.9 * (width * 72 - KEY_WIDTH) / LETTER_WIDTH)
+
+
+def _remark(table: LossTable, scale: _Scale) -> str:
     """What is not to be seen in the lines."""
     cells: list[LossCell] = [cell for row in table.rows for cell in row.cells if cell is not None and cell.n]
-    counts = sorted({cell.n for cell in cells})
-    stretches = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
-    spread = ", 95% t intervals" if any(cell.low is not None for cell in cells) else ""
-    return f"{'; '.join(table.common)}; mean of {stretches} stretches{spread}"
+    counts = sorted({cell.n for cell in cells}) or [0]
+    many = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    parts = ["; ".join(table.common), f"mean of {many} {'stretch' if counts == [1] else 'stretches'}"]
+    if any(cell.low is not None for cell in cells):
+        parts[-1] += f"; bands: 95% t intervals{', some cut off by the axis' if scale.cuts_bands else ''}"
+    if longer := [length for length in scale.outside if length > table.ends[-1]]:
+        parts.append(f"train length {', '.join(map(format_length, longer))}: right of all points")
+    if shorter := [length for length in scale.outside if length < table.ends[0]]:
+        parts.append(f"train length {', '.join(map(format_length, shorter))}: left of all points")
+    return "; ".join(part for part in parts if part)

@@ -4,6 +4,7 @@ This is the table's content; `terminal` and `export` give it its looks.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -31,8 +32,14 @@ _PAIR = [
 ]
 """What the rows of a pair have in common: the same tokens, predicted by the same model."""
 
+_PARTS = re.compile(r" (?=max_len=\S+ samples=\S+$|samples=\S+$)")
+"""Between what a variant says: of which text, how long the stretches, and how many."""
+
 _MOST_NATS = 700
 """Beyond this exp overflows."""
+
+_LONG_PERPLEXITY = 1e6
+"""From here on a perplexity is written with an exponent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class LossRow:
 
     model: str
     """What tells the model, and how and on what it was run, from others."""
+    kin: str
+    """The model alone: the same, however and on what it was run."""
     window: int | None
     position_encoding: str
     ssmax: bool
@@ -60,8 +69,8 @@ class LossRow:
 
     @property
     def label(self) -> str:
-        """``tiny, full context`` or ``tiny, window 512``."""
-        return f"{self.model}, {'full context' if self.window is None else _window(self.window)}"
+        """``tiny, full`` or ``tiny, W512``: short, so that it does not wrap."""
+        return f"{self.model}, {'full' if self.window is None else _window(self.window)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +84,8 @@ class LossDifference:
 
     @property
     def label(self) -> str:
-        """``tiny, full - window 512``."""
-        return f"{self.model}, full - {_window(self.window)}"
+        """``tiny, full-W512``."""
+        return f"{self.model}, full-{_window(self.window)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,17 +147,22 @@ class LossTable:
         lines.append(self._columns())
         if any(row.window is not None for row in self.rows):
             lines.append(
-                "Full context: a token is predicted from all before it. Window W: from at least W/2 and fewer"
-                " than W of them."
+                f"Full: a token is predicted from all before it. {self._windows()}: a sliding window of W,"
+                " the first W as in full, each other one from at least W/2 and fewer than W."
             )
         if self.differences:
             lines.append(
-                "Full - window: the same tokens' loss, below 0 where more context than the window helps"
+                "Full-W: the loss in full minus that in the window, on the same tokens; below 0 where more"
+                " context helps, 0 by definition up to position W"
                 f"{', ± its 95% paired t interval' if self._has_intervals() else ''}."
             )
         if any(cell is not None and cell.failed for row in self.rows for cell in row.cells):
             lines.append(f"{FAILED}: failed; {NO_DATA}: not part of the run.")
         return lines
+
+    def _windows(self) -> str:
+        windows = sorted({row.window for row in self.rows if row.window is not None}, reverse=True)
+        return ", ".join(map(_window, windows))
 
     def _columns(self) -> str:
         """An example of what a column holds."""
@@ -179,7 +193,8 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
     samples = samples[samples["metric"] == LOSS]
     if samples.empty:
         raise ValueError("no row holds a loss")
-    samples = samples.assign(variant=_readings(samples))
+    readings, shared = _readings(samples)
+    samples = samples.assign(variant=readings)
     losses = accuracy_table(samples)
     ends = tuple(sorted(int(end) for end in losses["length"].unique()))
     cells = {(record["run_id"], int(record["length"])): _cell(record) for record in losses.to_dict("records")}
@@ -199,6 +214,7 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
         rows=tuple(
             LossRow(
                 model=models[run["run_id"]],
+                kin=f"{run['model']} {run['model_digest']}",
                 window=_whole(run["window"]),
                 position_encoding=str(run["position_encoding"]),
                 ssmax=bool(run["ssmax"]),
@@ -217,16 +233,25 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
             for run in runs
             if (window := _whole(run["window"])) is not None and run["run_id"] in differences
         ),
-        common=naming.common,
+        common=(*naming.common, *shared),
     )
 
 
-def _readings(samples: pd.DataFrame) -> list[str]:
-    """Each row's variant without its context: what a model's runs have in common."""
-    return [
+def _readings(samples: pd.DataFrame) -> tuple[list[str], tuple[str, ...]]:
+    """What each row's model read, without its context, as far as runs differ in it; and what all share."""
+    readings = [
         variant.removesuffix(context_name(_whole(window))).rstrip()
         for variant, window in zip(samples["variant"], samples["window"], strict=True)
     ]
+    parts = [_PARTS.split(reading) for reading in readings]
+    if len(set(readings)) == 1 or len({len(part) for part in parts}) > 1:
+        return readings, ()
+    shared = [values[0] if len(set(values)) == 1 else None for values in zip(*parts, strict=True)]
+    differing = [
+        " ".join(value for value, common in zip(part, shared, strict=True) if common is None)
+        for part in parts
+    ]
+    return differing, tuple(value for value in shared if value is not None)
 
 
 def _differences(samples: pd.DataFrame) -> dict[str, dict[int, LossCell]]:
@@ -262,7 +287,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _window(tokens: int) -> str:
-    return f"window {format_length(tokens)}"
+    return f"W{format_length(tokens)}"
 
 
 def _loss_text(cell: LossCell | None, separator: str | None) -> str:
@@ -272,7 +297,7 @@ def _loss_text(cell: LossCell | None, separator: str | None) -> str:
     if cell.loss is None:
         return FAILED
     perplexity = math.exp(cell.loss) if cell.loss < _MOST_NATS else math.inf
-    text = f"{cell.loss:.3f} ({perplexity:.4g})"
+    text = f"{cell.loss:.3f} ({perplexity:{'.2f' if perplexity < _LONG_PERPLEXITY else '.2e'}})"
     if separator is None:
         return text
     interval = (
@@ -282,7 +307,12 @@ def _loss_text(cell: LossCell | None, separator: str | None) -> str:
 
 
 def _difference_text(cell: LossCell | None) -> str:
+    """A difference and half its interval; what is 0 as it is written has no sign, and no interval of 0."""
     if cell is None or cell.loss is None:
         return NO_DATA
-    half = "" if cell.high is None else f" ±{cell.high - cell.loss:.3f}"
-    return f"{cell.loss:+.3f}{half}"
+    mean = f"{cell.loss:+.3f}"
+    half = "" if cell.high is None else f"{cell.high - cell.loss:.3f}"
+    if float(mean) == 0:
+        mean = "0.000"
+        half = "" if half == "0.000" else half
+    return f"{mean} ±{half}" if half else mean

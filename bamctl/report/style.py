@@ -4,18 +4,23 @@ Draw inside `figure_style`: matplotlib takes fonts and sizes of ticks, legends a
 force when it makes them.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bamctl.errors import BadInput
 from bamctl.results.files import reason, replace_file
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.5, 7.0
 """Inches: one column of a two-column paper, and both."""
+
+LETTER_WIDTH, KEY_WIDTH = 3.6, 34
+"""Points: about a letter of a legend, and what stands before an entry and behind it."""
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -92,6 +97,18 @@ def new_figure(width: float = COLUMN_WIDTH, height: float = 2.6, **subplots: Any
     with figure_style():
         figure = Figure(figsize=(width, height))
         return figure, figure.subplots(**subplots)
+
+
+def entries_a_row(handles: Sequence[Line2D], width: float, *, even: bool) -> int:
+    """How many entries of a legend fit beside each other in so many inches; at least one."""
+    widest = max(len(str(handle.get_label())) for handle in handles) * LETTER_WIDTH + KEY_WIDTH
+    fitting = max(1, min(len(handles), int(width * 72 / widest)))
+    return fitting - fitting % 2 if even and fitting > 1 else fitting
+
+
+def by_row(handles: Sequence[Line2D], across: int) -> list[Line2D]:
+    """matplotlib fills a legend column by column; this order makes it read row by row."""
+    return [handle for column in range(across) for handle in handles[column::across]]
 
 
 def check_figure_path(path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
+from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -13,6 +15,7 @@ from bamctl.backends.opening import open_model
 from bamctl.backends.positions import FrequencySwitch, describe_positions, with_rope_scaling
 from bamctl.backends.weights import digest_model, weight_files
 from bamctl.errors import BadInput
+from bamctl.models.reading import one_line
 
 SIZES = {
     "hidden_size": 32,
@@ -298,8 +301,83 @@ def test_a_name_on_the_hub_is_found_in_its_cache(hub_cache, llama):
 def test_a_name_that_is_neither_cached_nor_reachable(hub_cache, name):
     with pytest.raises(BadInput) as caught:
         open_model(name, backend="transformers")
-    assert str(caught.value).startswith(
-        f"there is no model {name!r} here, neither by this name nor as a folder, nor in the cache of the"
-        " Hugging Face hub, which could not give it ("
+    assert str(caught.value) == (
+        f"there is no model {name!r}: neither a folder nor in the local Hugging Face cache, and the hub was"
+        " not asked, as HF_HUB_OFFLINE is set"
     )
-    assert "\n" not in str(caught.value)
+
+
+def answered(kind, status):
+    """An error of huggingface_hub's, as it makes one of what the hub answers."""
+    response = SimpleNamespace(status_code=status, headers={}, request=None)
+    return kind("Client Error. And a lot more.", response=response)
+
+
+def unreachable():
+    error = errors.LocalEntryNotFoundError("Got: ConnectError. Please check your internet connection.")
+    error.__cause__ = ConnectionError("Name or service not known")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (unreachable(), "the hub could not be reached"),
+        (TimeoutError("timed out"), "the hub could not be reached"),
+        (
+            answered(errors.RepositoryNotFoundError, 401),
+            "the hub has none, unless it is private: then `hf auth login`",
+        ),
+        (
+            answered(errors.GatedRepoError, 403),
+            "the hub gives it only to those it was granted to: ask on its page there, then `hf auth login`",
+        ),
+        (
+            answered(errors.HfHubHTTPError, 401),
+            "the hub gives it only to those it was granted to: ask on its page there, then `hf auth login`",
+        ),
+        (answered(errors.HfHubHTTPError, 503), "the hub answered with status 503"),
+        (OSError("The disk is full. Free some."), "it could not be fetched (The disk is full)"),
+    ],
+)
+@pytest.mark.parametrize(("name", "near"), [("org/foo", ""), ("org/tiny", " (did you mean tiny?)")])
+def test_why_the_hub_gives_no_model(monkeypatch, tmp_path, llama, error, said, name, near):
+    def fail(*arguments, **options):
+        raise error
+
+    shutil.copytree(llama, tmp_path / "models" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(BadInput) as caught:
+        open_model(name)
+    assert str(caught.value) == (
+        f"there is no model {name!r}: neither a folder nor in the local Hugging Face cache, and {said}{near}"
+    )
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "transformers"])
+def test_a_path_that_leads_nowhere_is_no_name_on_the_hub(monkeypatch, tmp_path, llama, backend):
+    shutil.copytree(llama, tmp_path / "mine" / "llama")
+    shutil.copytree(llama, tmp_path / "mine" / "other")
+    (tmp_path / "mine" / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # would be a TypeError
+    for name, said in (
+        ("mine/lama", "there is no model 'lama' in mine (did you mean llama?)"),
+        ("./mine/lama", "there is no model 'lama' in ./mine (did you mean llama?)"),
+        ("mine/x", "there is no model 'x' in mine (known: llama, other)"),
+        ("mine/llama/config.json", "mine/llama/config.json is no checkpoint: it is a file"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            open_model(name, backend=backend)
+        assert str(caught.value) == said
+    with pytest.raises(BadInput, match=r"^there is no model or tokenizer 'mine/lama'"):
+        open_model("mine/llama", tokenizer="mine/lama", backend="transformers")
+
+
+def test_an_error_of_a_library_ends_behind_a_whole_word():
+    assert one_line(ValueError("a  b\nc")) == "a b c"
+    assert one_line(ValueError("x" * 200)) == "x" * 200
+    assert one_line(ValueError("word " * 50)) == "word " * 39 + "..."
+    assert one_line(ValueError("x" * 201)) == "x" * 196 + " ..."
+    assert one_line(KeyError()) == "KeyError"

@@ -19,7 +19,7 @@ ASKED = ("perplexity", "tiny", "--max-len", "600", "--samples", "2")
 def test_it_measures_stores_prints_and_draws(call, folder, text):
     outcome = call(*ASKED, "--text", text, "--figure", "loss.png")
     assert outcome.status == 0, outcome.err
-    for part in ("full context", "window 128", "full - window 128", "256", "512", "600", "over 2 stretches"):
+    for part in ("tiny, full ", "tiny, W128", "tiny, full-W128", "256", "512", "600", "over 2 stretches"):
         assert part in outcome.out
     assert "text.txt: 2 stretches of 600 tokens; full context" in outcome.err
     assert "sliding window of 128" in outcome.err
@@ -63,10 +63,12 @@ def test_within_the_train_length_there_is_no_window_and_a_line_says_so(call, fol
         (["--samples", "500"], "lower --samples to"),
         (["--max-len", "512k"], "text.txt has"),
         (["--max-len", "lots"], "length 'lots' is not a number of tokens"),
-        (["--max-len", "1"], "a stretch of 1 tokens has nothing to predict"),
+        (["--max-len", "1"], "--max-len 1: a stretch of 1 token has nothing to predict; the shortest has 2"),
         (["--windows", "600"], "--windows 600: holds all of a stretch of 600"),
         (["--windows", "2"], "--windows 2: too short for tiny, the shortest is 4 tokens"),
-        (["--windows", ","], "name no length"),
+        (["--windows", ","], "--windows: lengths ',' name no length"),
+        (["--windows", ""], "--windows: lengths '' name no length"),
+        (["--windows", "many"], "--windows: length 'many' is not a number of tokens"),
         (["--text", "nowhere.txt"], "there is no file nowhere.txt"),
         (["--dtype", "float23"], "--dtype 'float23' is not known (did you mean float32?)"),
         (["--device", "gpu"], "device 'gpu' is not known"),

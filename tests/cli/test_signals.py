@@ -63,8 +63,8 @@ def started(environment):
 def stopped(folder, started):
     """Runs the command and sends it a signal once so many rows are written: status, stdout, stderr."""
 
-    def stop(number, rows):
-        pid, wait = started(folder, *ASKED)
+    def stop(number, rows, asked=ASKED):
+        pid, wait = started(folder, *asked)
         deadline = time.monotonic() + 60
         while lines(folder) < rows and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -105,3 +105,18 @@ def test_ctrl_c_keeps_what_was_finished_and_says_how_to_go_on(stopped, folder):
     (parquet,) = folder.glob("results/*/*/samples.parquet")
     assert 3 <= len(pd.read_parquet(parquet)) < ROWS  # the fourth append may not have returned
     assert lines(folder) == 0
+
+
+def test_ctrl_c_keeps_the_stretches_that_perplexity_read(stopped, call, folder):
+    (folder / "text.txt").write_text(" ".join(f"The sky is blue. Number {number}." for number in range(300)))
+    asked = ["perplexity", "tiny", "--text", "text.txt", "--max-len", "300", "--samples", "8"]
+    status, out, err = stopped(signal.SIGINT, 4, asked)  # a stretch has two rows
+    assert (status, out) == (130, "")
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("bamctl: interrupted; whatever was finished is kept")
+
+    outcome = call(*asked)
+    assert outcome.status == 0, outcome.err
+    assert "stretches read: " in outcome.err
+    assert call(*asked, "--out", "whole").status == 0
+    pd.testing.assert_frame_equal(samples("results"), samples("whole"))

@@ -46,6 +46,8 @@ def test_markdown_reads_back(two_models, intervals):
 
 
 UNESCAPED = [
+    ("$[", "["),
+    ("]$", "]"),
     (r"$\geq$", ">="),
     ("$<$", "<"),
     ("$>$", ">"),

@@ -1,5 +1,4 @@
 import hashlib
-import math
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -7,9 +6,7 @@ import pytest
 from rich.console import Console
 
 from bamctl.report.export import to_latex, to_markdown
-from bamctl.report.loss_figure import loss_figure, loss_lines
 from bamctl.report.loss_table import build_loss_table
-from bamctl.report.style import save_figure
 from bamctl.report.terminal import print_table
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import rows_table
@@ -74,16 +71,16 @@ def full_and_sliding(make_losses):
 def test_a_row_is_a_model_and_a_context(full_and_sliding):
     table = build_loss_table(full_and_sliding)
     assert table.header() == ["model", "train", "256", "512", "1k"]
-    assert [row.label for row in table.rows] == ["tiny, full context", "tiny, window 512"]
+    assert [row.label for row in table.rows] == ["tiny, full", "tiny, W512"]
     full, sliding, difference = table.body(intervals=False)
-    assert full == ["tiny, full context", "512", "3.250 (25.79)", "2.750 (15.64)", "2.375 (10.75)"]
+    assert full == ["tiny, full", "512", "3.250 (25.79)", "2.750 (15.64)", "2.375 (10.75)"]
     assert sliding[2:] == ["3.250 (25.79)", "2.750 (15.64)", "2.750 (15.64)"]
     low, high = mean_interval([-0.25, -0.5])
     assert difference == [
-        "tiny, full - window 512",
+        "tiny, full-W512",
         "512",
-        "+0.000 ±0.000",
-        "+0.000 ±0.000",
+        "0.000",
+        "0.000",
         f"-0.375 ±{(high - low) / 2:.3f}",
     ]
     assert table.common == ("perplexity", READING, "native", "float32", "seed 0")
@@ -125,7 +122,7 @@ def test_what_failed_and_what_is_not_there_is_told_apart(make_losses):
     table = build_loss_table(pd.concat([short, long]))
     assert table.ends == (256, 300, 512)
     cells = {row[0]: row[2:] for row in table.body(intervals=False)}
-    assert list(cells.values()) == [["1.000 (2.718)", "fail", "-"], ["1.000 (2.718)", "-", "1.000 (2.718)"]]
+    assert list(cells.values()) == [["1.000 (2.72)", "fail", "-"], ["1.000 (2.72)", "-", "1.000 (2.72)"]]
     assert any("failed" in sentence for sentence in table.caption(intervals=False))
 
 
@@ -135,12 +132,10 @@ def test_models_come_one_after_the_other_each_with_its_widest_window_first(make_
     ]
     table = build_loss_table(pd.concat(runs))
     assert [row.label for row in table.rows] == [
-        f"{model}, {context}"
-        for model in ("a", "b")
-        for context in ("full context", "window 1k", "window 128")
+        f"{model}, {context}" for model in ("a", "b") for context in ("full", "W1k", "W128")
     ]
     assert [row.label for row in table.differences] == [
-        f"{model}, full - window {window}" for model in ("a", "b") for window in ("1k", "128")
+        f"{model}, full-W{window}" for model in ("a", "b") for window in ("1k", "128")
     ]
 
 
@@ -148,12 +143,12 @@ def test_runs_are_told_apart_by_what_differs(make_losses):
     halves = make_losses({256: [1.0]}, dtype="bfloat16")
     table = build_loss_table(pd.concat([make_losses({256: [1.0]}), halves]))
     assert [row.label for row in table.rows] == [
-        "tiny, bfloat16, full context",
-        "tiny, float32, full context",
+        "tiny, bfloat16, full",
+        "tiny, float32, full",
     ]
     again = make_losses({256: [2.0]}, run_id="z")
     labels = [row.label for row in build_loss_table(pd.concat([make_losses({256: [1.0]}), again])).rows]
-    assert "tiny, run z, full context" in labels
+    assert "tiny, run z, full" in labels
     assert len(set(labels)) == 2
 
 
@@ -162,6 +157,54 @@ def test_other_samples_are_left_out(full_and_sliding):
     assert build_loss_table(pd.concat([answers, full_and_sliding])) == build_loss_table(full_and_sliding)
     with pytest.raises(ValueError, match="no row holds a loss"):
         build_loss_table(answers)
+
+
+@pytest.mark.parametrize(
+    ("full", "text"),
+    [
+        ([2.0], "0.000"),
+        ([1.9996], "0.000"),
+        ([2.0004], "0.000"),
+        ([1.9994], "-0.001"),
+        ([2.0006], "+0.001"),
+        ([1.9, 2.1], "0.000 ±1.271"),  # nothing on average is not nothing: its interval stays
+    ],
+)
+def test_a_difference_that_rounds_to_nothing_has_no_sign(make_losses, full, text):
+    sliding = make_losses({256: [2.0] * len(full)}, 128)
+    table = build_loss_table(pd.concat([make_losses({256: full}), sliding]))
+    assert table.body(intervals=False)[2][2] == text
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (0.0, "0.000 (1.00)"),
+        (4.605, "4.605 (99.98)"),
+        (13.8, "13.800 (984609.11)"),
+        (14.0, "14.000 (1.20e+06)"),
+    ],
+)
+def test_a_perplexity_has_two_decimals(make_losses, loss, text):
+    assert build_loss_table(make_losses({256: [loss]})).body(intervals=False)[0][2] == text
+
+
+def test_settings_of_one_model_are_told_apart_by_what_differs_in_them(make_losses):
+    short = make_losses({256: [1.0]}, reading="text=a b.txt max_len=256 samples=1")
+    long = make_losses({256: [1.0], 512: [1.0]}, reading="text=a b.txt max_len=512 samples=1")
+    table = build_loss_table(pd.concat([short, long]))
+    assert [row.label for row in table.rows] == ["tiny, max_len=256, full", "tiny, max_len=512, full"]
+    assert {"text=a b.txt", "samples=1"} < set(table.common)
+    other = make_losses({256: [1.0]}, reading="text=c.txt max_len=256 samples=1")
+    labels = [row.label for row in build_loss_table(pd.concat([short, other])).rows]
+    assert labels == ["tiny, text=a b.txt, full", "tiny, text=c.txt, full"]
+
+
+def test_a_label_does_not_wrap_on_a_narrow_console(make_losses, capsys):
+    full = make_losses({256: [3.0]}, model="small-bam-ssmax")
+    sliding = make_losses({256: [3.5]}, 512, model="small-bam-ssmax")
+    print_table(build_loss_table(pd.concat([full, sliding])), Console(width=80))
+    assert "small-bam-ssmax, full-W512 " in capsys.readouterr().out
 
 
 def test_a_loss_beyond_all_numbers_has_an_infinite_perplexity(make_losses):
@@ -175,12 +218,13 @@ def test_the_caption_says_what_is_shown(full_and_sliding, make_losses):
         "nats a token",
         "over 2 stretches",
         "1k is of the tokens at 512 to 1023",
-        "Full - window",
+        "W512: a sliding window of W, the first W as in full",
+        "Full-W",
     ):
         assert part in text
     alone = " ".join(build_loss_table(make_losses({256: [1.0]})).caption(intervals=False))
     assert "over 1 stretch of text" in alone
-    assert "Window" not in alone
+    assert "window" not in alone
     assert "Full" not in alone
 
 
@@ -193,57 +237,7 @@ def test_it_is_printed_at_any_width(full_and_sliding, width, capsys):
 
 def test_it_is_written_for_other_programs(full_and_sliding):
     table = build_loss_table(full_and_sliding)
-    assert "| tiny, full context | 512 | 3.250 (25.79) |" in to_markdown(table)
+    assert "| tiny, full | 512 | 3.250 (25.79) |" in to_markdown(table)
     latex = to_latex(table)
     assert latex.count("\\midrule") == 2
-    assert latex.index("\\midrule\ntiny, full - window 512") > latex.index("tiny, window 512")
-
-
-def test_lines_have_the_table_s_figures(full_and_sliding, make_losses):
-    full, sliding = loss_lines(build_loss_table(full_and_sliding))
-    assert (full.ends, full.losses) == ((256, 512, 1024), (3.25, 2.75, 2.375))
-    low, high = mean_interval([2.0, 2.75])
-    assert (full.low[2], full.high[2]) == (low, high)
-    assert (full.row.window, sliding.row.window) == (None, 512)
-    (single,) = loss_lines(build_loss_table(make_losses({256: [1.0], 512: [None], 1024: [2.0]})))
-    assert (single.ends, single.losses) == ((256, 1024), (1.0, 2.0))
-    assert single.low == single.high == single.losses
-
-
-def test_the_figure_has_a_line_a_run_and_marks_the_train_length(full_and_sliding):
-    figure = loss_figure(build_loss_table(full_and_sliding))
-    (axes,) = figure.axes
-    assert axes.get_xscale() == "log"
-    full, sliding, train = axes.lines
-    assert full.get_xydata().tolist() == [[256, 3.25], [512, 2.75], [1024, 2.375]]
-    assert full.get_linestyle() == "-"
-    assert sliding.get_linestyle() == "--"
-    assert full.get_color() == sliding.get_color()
-    assert set(train.get_xdata()) == {512}
-    assert len(axes.collections) == 2  # a band each
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1k", "512", "256"]
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == ["tiny", "full context", "window 512", "train length 512"]
-
-
-def test_many_models_with_and_without_ssmax_get_a_panel_each(make_losses):
-    encodings = ("ggd", "rotary", "laplace")
-    runs = [
-        make_losses({256: [3.0], 512: [2.0]}, window, model=f"{e}-{s}", position_encoding=e, ssmax=s)
-        for e in encodings
-        for s in (False, True)
-        for window in (None, 128)
-    ]
-    figure = loss_figure(build_loss_table(pd.concat(runs)))
-    assert [axes.get_title() for axes in figure.axes] == ["without SSMax", "with SSMax"]
-    assert [len(axes.lines) for axes in figure.axes] == [7, 7]  # 3 models, 2 contexts, the train length
-    colours = {line.get_label(): line.get_color() for axes in figure.axes for line in axes.lines[:6]}
-    assert len(set(colours.values())) == 6
-
-
-def test_a_figure_without_intervals_or_train_length_is_drawn_too(make_losses, tmp_path):
-    table = build_loss_table(make_losses({256: [1.0]}, train_length=None))
-    assert table.header() == ["model", "256"]
-    save_figure(loss_figure(table), tmp_path / "f.svg")
-    assert (tmp_path / "f.svg").stat().st_size > 1000
-    assert math.isfinite(table.rows[0].cells[0].loss)
+    assert latex.index("\\midrule\ntiny, full-W512") > latex.index("tiny, W512")
