@@ -9,6 +9,7 @@ from bamctl.evaluation.depths import parse_depths
 from bamctl.evaluation.plan import plan_samples
 from bamctl.evaluation.run import EvaluationRequest, evaluate, run_identity
 from bamctl.models.loading import open_checkpoint
+from bamctl.models.training.recipe import load_recipe
 from bamctl.results.store import load_samples
 from bamctl.tasks.catalog import build_task, load_spec, ruler_tasks
 
@@ -42,12 +43,16 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
         ("tiny-bam-ssmax", ["passkey"], "equidistant"),
         ("small-bam-ssmax", ["passkey"], "equidistant"),
         ("small-bam-ssmax", ruler_tasks("niah_*"), "ruler"),
+        ("small-bam", ["passkey"], "equidistant"),
+        ("small-bam", ruler_tasks("niah_*"), "ruler"),
+        ("small-rope", ["passkey"], "equidistant"),
+        ("seeds/small-bam-ssmax-2", ["passkey"], "equidistant"),
     ],
 )
 def test_the_reference_runs_are_of_the_shipped_checkpoints(model, tasks, depths):
     """Published figures belong to the published weights, tasks and prompts: the same commands find them."""
     published = load_samples([ROOT / "results/reference"])
-    published = published[(published["model"] == model) & published["task"].isin(tasks)]
+    published = published[(published["model"] == Path(model).name) & published["task"].isin(tasks)]
     shipped = NativeBackend(open_checkpoint(str(ROOT / "models" / model)))
     request = EvaluationRequest(lengths=(512,), samples=20, depths=parse_depths(depths, 20))
     for name in tasks:
@@ -84,8 +89,37 @@ def test_the_small_checkpoint_finds_needles_far_beyond_its_training_length(tmp_p
         assert (samples["prompt_tokens"] == samples["length"] - 128).all()
 
 
-def test_the_small_checkpoint_is_small():
-    assert sum(file.stat().st_size for file in SMALL.iterdir()) < 6_000_000
+FAMILY = sorted([*(ROOT / "models").glob("small-*"), *(ROOT / "models/seeds").iterdir()])
+
+
+@pytest.mark.parametrize("folder", FAMILY, ids=lambda folder: folder.name)
+def test_the_small_checkpoints_are_small(folder):
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 6_000_000
+
+
+@pytest.mark.parametrize("folder", FAMILY, ids=lambda folder: folder.name)
+def test_the_small_checkpoints_differ_in_their_position_encoding_alone(folder):
+    """And in what a search finds for each: learning rates and steps."""
+
+    def common(recipe):
+        content = recipe.model_dump(mode="json", exclude={"name", "summary", "seed", "search", "limits"})
+        for field in ("position_encoding", "ssmax", "ssmax_initial", "prior_alpha", "prior_beta"):
+            content["model"].pop(field, None)
+        for field in ("learning_rate", "prior_learning_rate", "muon_learning_rate", "steps"):
+            content["optimiser"].pop(field)
+        return content
+
+    recipe = load_recipe(folder / "recipe.yaml")
+    assert common(recipe) == common(load_recipe(SMALL / "recipe.yaml"))
+    assert recipe.name == folder.name
+    assert recipe.optimiser.steps <= 4350
+    config = open_checkpoint(str(folder)).config
+    assert recipe.model["position_encoding"] == config.position_encoding
+    assert recipe.model["ssmax"] == config.ssmax
+    assert config.ssmax == ("-ssmax" in folder.name)
+    told = (folder / "README.md").read_text()
+    assert "It has learned its training length: " in told or "**It has not learned" in told
+    assert len((folder / "training_log.jsonl").read_text().splitlines()) == recipe.optimiser.steps
 
 
 def test_it_is_small(backend):

@@ -224,6 +224,9 @@ def _percent(share: float | None) -> str:
 
 
 def _heads(model: BamForCausalLM) -> Iterator[str]:
+    if model.config.position_encoding != "ggd" and not model.config.ssmax:
+        yield "Nothing of its prior is learned, and it has no Scalable Softmax."
+        return
     yield "| layer | head | α | β | SSMax s |"
     yield "|---|---|---|---|---|"
     shared = model.model.prior
