@@ -25,7 +25,7 @@ from bamctl.report.style import (
     OTHER_COLOURS,
     PAGE_WIDTH,
     QUIET,
-    by_row,
+    add_legend,
     entries_a_row,
     figure_style,
     new_figure,
@@ -99,15 +99,7 @@ def accuracy_figure(
                 axes.tick_params(labelbottom=False)
         for axes in every[len(panels) :]:
             axes.remove()
-        legend = figure.legend(
-            handles=by_row(handles, across),
-            loc="outside lower center",
-            ncols=across,
-            title=remark,
-            title_fontproperties={"size": 6.5},
-            columnspacing=1.2,
-        )
-        legend.get_title().set_color(QUIET)
+        add_legend(figure, handles, across, remark=remark)
     return figure
 
 

@@ -24,7 +24,7 @@ from bamctl.report.style import (
     OTHER_COLOURS,
     PAGE_WIDTH,
     QUIET,
-    by_row,
+    add_legend,
     entries_a_row,
     figure_style,
     new_figure,
@@ -148,15 +148,7 @@ def loss_figure(table: LossTable) -> Figure:
                 axes.set_ylabel("loss (nats a token)")
             if len(panels) > 1:
                 axes.set_title("with SSMax" if kinds[number] else "without SSMax")
-        legend = figure.legend(
-            handles=by_row(handles, across),
-            loc="outside lower center",
-            ncols=across,
-            title=remark,
-            title_fontproperties={"size": 6.5},
-            columnspacing=1.2,
-        )
-        legend.get_title().set_color(QUIET)
+        add_legend(figure, handles, across, remark=remark)
     return figure
 
 

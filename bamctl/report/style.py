@@ -106,9 +106,22 @@ def entries_a_row(handles: Sequence[Line2D], width: float, *, even: bool) -> int
     return fitting - fitting % 2 if even and fitting > 1 else fitting
 
 
-def by_row(handles: Sequence[Line2D], across: int) -> list[Line2D]:
+def _by_row(handles: Sequence[Line2D], across: int) -> list[Line2D]:
     """matplotlib fills a legend column by column; this order makes it read row by row."""
     return [handle for column in range(across) for handle in handles[column::across]]
+
+
+def add_legend(figure: Figure, handles: Sequence[Line2D], across: int, *, remark: str) -> None:
+    """A legend below the figure, `across` entries a row, with what a reader has to know above it."""
+    legend = figure.legend(
+        handles=_by_row(handles, across),
+        loc="outside lower center",
+        ncols=across,
+        title=remark,
+        title_fontproperties={"size": 6.5},
+        columnspacing=1.2,
+    )
+    legend.get_title().set_color(QUIET)
 
 
 def check_figure_path(path: Path) -> None:

@@ -1,6 +1,3 @@
-import hashlib
-from datetime import UTC, datetime
-
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -8,64 +5,9 @@ from rich.console import Console
 from bamctl.report.export import to_latex, to_markdown
 from bamctl.report.loss_table import build_loss_table
 from bamctl.report.terminal import print_table
-from bamctl.results.frames import to_frame
-from bamctl.results.journal import rows_table
-from bamctl.results.positions import context_name
-from bamctl.results.schema import SampleRow
 from bamctl.results.statistics import mean_interval
 
 READING = "text=essays.txt max_len=1k samples=2"
-
-
-@pytest.fixture
-def make_losses():
-    """Rows of SAMPLE_SCHEMA of one run, from end of positions → a loss a stretch; None: it failed."""
-
-    def make(losses, window=None, *, model="tiny", reading=READING, **columns):
-        rows = []
-        for end, values in losses.items():
-            for sample, loss in enumerate(values):
-                done = loss is not None
-                values_of = {
-                    "run_id": f"{model}-{reading}-{window}-{columns}",
-                    "row_id": f"{reading}-{window}-{sample}-{end}",
-                    "model": model,
-                    "model_digest": "0123456789abcdef",
-                    "tokenizer_digest": "t",
-                    "position_encoding": "ggd",
-                    "ssmax": True,
-                    "train_length": 512,
-                    "backend": "native",
-                    "device": "cpu",
-                    "dtype": "float32",
-                    "task": "perplexity",
-                    "task_digest": f"{window}",
-                    "metric": "loss",
-                    "variant": f"{reading} {context_name(window)}",
-                    "window": window,
-                    "depth_policy": "",
-                    "seed": 0,
-                    "prompt_version": 1,
-                    "length": end,
-                    "sample": sample,
-                    "status": "done" if done else "failed",
-                    "error": None if done else "no memory",
-                    "loss": loss,
-                    "tokens_scored": end // 2 if done else None,
-                    "prompt_digest": hashlib.sha256(f"{reading}-{sample}".encode()).hexdigest(),
-                    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
-                    "bamctl_version": "0.1.0",
-                }
-                rows.append(SampleRow(**(values_of | columns)))
-        return to_frame(rows_table(rows))
-
-    return make
-
-
-@pytest.fixture
-def full_and_sliding(make_losses):
-    full = make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.0, 2.75]})
-    return pd.concat([make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.25, 3.25]}, 512), full])
 
 
 def test_a_row_is_a_model_and_a_context(full_and_sliding):
