@@ -1,14 +1,14 @@
 """What the measuring commands share: check everything, run every model, print the table."""
 
-import contextlib
 import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bamctl.cli.opening import open_models
 from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number, parse_model_args
-from bamctl.errors import BadInput, NotInstalled, did_you_mean
+from bamctl.errors import BadInput, NotInstalled
 from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
 
 if TYPE_CHECKING:
@@ -122,27 +122,18 @@ def _check_numbers(options: MeasureOptions) -> None:
 
 def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
     """Each model with its tasks and requests, checked as far as can be without reading weights."""
-    from bamctl.backends.devices import choose_device
-    from bamctl.backends.opening import BACKENDS, open_model
-    from bamctl.models.loading import DTYPES
-
-    for option, chosen, known in (
-        ("backend", options.backend, BACKENDS),
-        ("dtype", options.dtype, ("auto", *DTYPES)),
-    ):
-        if chosen not in known:
-            raise BadInput(f"--{option} {chosen!r} is not known{did_you_mean(chosen, known)}")
-    choose_device(options.device)
     built = _Tasks(specs)
     jobs: list[Job] = []
-    for name in _each_once(options.models or []):
-        model = open_model(
-            name,
-            backend=options.backend,
-            tokenizer=options.tokenizer,
-            model_args=parse_model_args(options.model_args),
-            trust_remote_code=options.trust_remote_code,
-        )
+    opened = open_models(
+        options.models or [],
+        backend=options.backend,
+        tokenizer=options.tokenizer,
+        model_args=options.model_args,
+        trust_remote_code=options.trust_remote_code,
+        device=options.device,
+        dtype=options.dtype,
+    )
+    for model in opened:
         tasks = []
         for task in built.of(model):
             room = _room(task) if model.longest_prompt is not None else 0
@@ -151,19 +142,6 @@ def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
             tasks.append((task, request))
         jobs.append((model, tasks))
     return jobs
-
-
-def _each_once(patterns: Sequence[str]) -> list[str]:
-    """What the patterns stand for; a checkpoint that is meant twice, by name and as a folder say, is one."""
-    from bamctl.models.naming import find_models, find_path
-
-    found: dict[object, str] = {}
-    for name in (name for pattern in patterns for name in find_models(pattern)):
-        place: object = name
-        with contextlib.suppress(BadInput):  # a name on the hub, or one that is refused when it is opened
-            place = find_path(name).resolve()
-        found.setdefault(place, name)
-    return list(found.values())
 
 
 class _Tasks:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bamctl.cli import options
+from bamctl.cli.opening import open_models
 from bamctl.cli.options import DEFAULT_LONGEST, check_number
-from bamctl.errors import BadInput, did_you_mean
+from bamctl.errors import BadInput
 from bamctl.lengths import format_length, parse_length, parse_lengths
 
 if TYPE_CHECKING:
@@ -100,24 +101,19 @@ def perplexity(
 
         check_figure_path(figure)
 
-    from bamctl.backends.devices import choose_device
-    from bamctl.backends.opening import open_model
     from bamctl.evaluation.perplexity import measure_losses
-    from bamctl.models.loading import DTYPES, find_models
 
-    if dtype not in (known := ("auto", *DTYPES)):
-        raise BadInput(f"--dtype {dtype!r} is not known{did_you_mean(dtype, known)}")
-    choose_device(device)
-    opened = [
-        open_model(
-            name,
+    opened = list(
+        open_models(
+            models,
             backend=backend,
             tokenizer=tokenizer,
-            model_args=options.parse_model_args(model_args),
+            model_args=model_args,
             trust_remote_code=trust_remote_code,
+            device=device,
+            dtype=dtype,
         )
-        for name in dict.fromkeys(name for pattern in models for name in find_models(pattern))
-    ]
+    )
     jobs = _prepare(opened, text, length=length, samples=samples, windows=wanted)
     summaries = []
     for model, stretches, contexts in jobs:

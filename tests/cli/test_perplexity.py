@@ -99,3 +99,9 @@ def test_an_unknown_model_is_one_line(call, folder, text):
     assert outcome.status == 2
     assert "tini" in outcome.err
     assert not (folder / "results").exists()
+
+
+def test_a_checkpoint_that_is_named_twice_is_read_once(call, folder, text):
+    outcome = call("perplexity", "tiny", "models/tiny", "t*", "--text", text, "--max-len", "128")
+    assert outcome.status == 0, outcome.err
+    assert outcome.err.count("tiny: ggd with SSMax") == 1
