@@ -11,12 +11,19 @@ Shapes: B prompts of one length, A tokens of the longest reference, K = A + 1, V
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bamctl.backends.base import Completion
 from bamctl.models.cache import PreallocatedCache
 from bamctl.models.modeling import BamForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(kw_only=True)
@@ -45,6 +52,39 @@ class Answer:
             self.stopped = True
         else:
             self.tokens.append(token)
+
+
+def following_logprobs(logits_KV: Tensor, following_K: Tensor) -> NDArray[np.float64]:
+    """ln p of the token behind each of K positions, in nats ``[K]``; the sum over V is in fp32 or float64."""
+    chosen_K = logits_KV.gather(1, following_K[:, None].to(logits_KV.device))[:, 0]
+    summed_KV = logits_KV if logits_KV.dtype == torch.float64 else logits_KV.float()
+    logprob_K: NDArray[np.float64] = (chosen_K.double() - summed_KV.logsumexp(dim=1).double()).cpu().numpy()
+    return logprob_K
+
+
+def completions(
+    answers: Sequence[Answer],
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    reused_tokens: int,
+    prefill_seconds: float,
+    decode_seconds: float,
+    peak_memory_bytes: int | None,
+) -> list[Completion]:
+    """What became of prompts that ran together, each with an equal share of the seconds that all took."""
+    return [
+        Completion(
+            token_ids=tuple(answer.tokens),
+            text=str(tokenizer.decode(answer.tokens, skip_special_tokens=True)),
+            finish_reason="stop" if answer.stopped else "length",
+            answer_logprob=answer.logprob,
+            reused_tokens=reused_tokens,
+            prefill_seconds=prefill_seconds / len(answers),
+            decode_seconds=decode_seconds / len(answers),
+            peak_memory_bytes=peak_memory_bytes,
+        )
+        for answer in answers
+    ]
 
 
 def decode(

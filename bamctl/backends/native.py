@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bamctl.backends.base import Completion, ModelDescription
-from bamctl.backends.decoding import decode
+from bamctl.backends.decoding import completions, decode, following_logprobs
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.memory import (
     activation_bytes_a_token,
@@ -124,19 +124,14 @@ class NativeBackend:
         if self._share_prefixes:
             self._prefix.keep(cache, prompt_ids_BC, chunk_size=chunk_size)
         peak_bytes = peak()
-        return [
-            Completion(
-                token_ids=tuple(answer.tokens),
-                text=str(self.tokenizer.decode(answer.tokens, skip_special_tokens=True)),
-                finish_reason="stop" if answer.stopped else "length",
-                answer_logprob=answer.logprob,
-                reused_tokens=reused,
-                prefill_seconds=(prefilled - started) / batch,
-                decode_seconds=(finished - prefilled) / batch,
-                peak_memory_bytes=peak_bytes,
-            )
-            for answer in answers
-        ]
+        return completions(
+            answers,
+            self.tokenizer,
+            reused_tokens=reused,
+            prefill_seconds=prefilled - started,
+            decode_seconds=finished - prefilled,
+            peak_memory_bytes=peak_bytes,
+        )
 
     @torch.inference_mode()
     def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:
@@ -168,9 +163,8 @@ class NativeBackend:
                 logits_KV = self._model(ids_1N[:, start:end], cache=cache, logits_to_keep=end - asked).logits[
                     0
                 ]
-                chosen_K = logits_KV.gather(1, ids_1N[0, asked + 1 : end + 1, None])[:, 0]
-                logprob_K = chosen_K.double() - logits_KV.logsumexp(dim=1).double()
-                logprobs[asked + 1 - first : end + 1 - first] = logprob_K.cpu().numpy()
+                following_K = ids_1N[0, asked + 1 : end + 1]
+                logprobs[asked + 1 - first : end + 1 - first] = following_logprobs(logits_KV, following_K)
                 del logits_KV  # before the next chunk's take memory beside them
         return logprobs
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bamctl.backends.base import Completion, ModelDescription
-from bamctl.backends.decoding import Answer
+from bamctl.backends.decoding import Answer, completions, following_logprobs
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.fetching import quiet
 from bamctl.backends.hub import HubModel
@@ -128,19 +128,14 @@ class TransformersBackend:
             _generate(reading, answers, self._ends)
             finished = clock(self._device)
         peak_bytes = peak()
-        return [
-            Completion(
-                token_ids=tuple(answer.tokens),
-                text=str(self.tokenizer.decode(answer.tokens, skip_special_tokens=True)),
-                finish_reason="stop" if answer.stopped else "length",
-                answer_logprob=answer.logprob,
-                reused_tokens=0,
-                prefill_seconds=(prefilled - started) / batch,
-                decode_seconds=(finished - prefilled) / batch,
-                peak_memory_bytes=peak_bytes,
-            )
-            for answer in answers
-        ]
+        return completions(
+            answers,
+            self.tokenizer,
+            reused_tokens=0,
+            prefill_seconds=prefilled - started,
+            decode_seconds=finished - prefilled,
+            peak_memory_bytes=peak_bytes,
+        )
 
     @quiet()
     @torch.inference_mode()
@@ -172,9 +167,8 @@ class TransformersBackend:
                 block=self._chunk_size(1, read, logits=True),
             ):
                 following_K = ids_N[start + 1 : start + 1 + len(logits_KV)]
-                chosen_K = logits_KV.gather(1, following_K[:, None].to(logits_KV.device))[:, 0]
-                logprob_K = chosen_K.double() - logits_KV.float().logsumexp(dim=1).double()
-                logprobs[start + 1 - first : start + 1 - first + len(logprob_K)] = logprob_K.cpu().numpy()
+                place = start + 1 - first
+                logprobs[place : place + len(logits_KV)] = following_logprobs(logits_KV, following_K)
                 del logits_KV  # before the next stretch's take memory beside them
         return logprobs
 
