@@ -107,22 +107,6 @@ def sorted_runs(accuracy: pd.DataFrame) -> list[dict[Any, Any]]:
     return runs.sort_values(["place", *_CONDITIONS, "model", "run_id"]).to_dict("records")
 
 
-def unlearned_runs(accuracy: pd.DataFrame) -> frozenset[str]:
-    """Ids of the runs whose accuracy at their model's train length is below `LEARNED`.
-
-    What such a model scores at longer lengths says nothing about extrapolation. Only runs of tasks that count
-    exact answers are among them, as RULER's may be too hard at any length; and none that was not run at just
-    the train length.
-
-    Args:
-        accuracy: rows of ACCURACY_SCHEMA.
-    """
-    at_train_length = accuracy[
-        (accuracy["metric"] == "exact") & (accuracy["length"] == accuracy["train_length"]).fillna(False)
-    ]
-    return frozenset(at_train_length.loc[at_train_length["accuracy"] < LEARNED, "run_id"])
-
-
 def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
     """The rows whose task and model are among those named; an empty list selects all.
 

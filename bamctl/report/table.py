@@ -12,8 +12,8 @@ import pandas as pd
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length
 from bamctl.report.averages import task_averages
-from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, sorted_runs, unlearned_runs
-from bamctl.results.statistics import effective_length, length_averages
+from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, sorted_runs
+from bamctl.results.statistics import effective_length, length_averages, unlearned_runs
 
 RULER_THRESHOLD = 0.856
 """Score from which RULER counts a length as effective: Llama-2-7B's at 4k (arXiv 2404.06654)."""

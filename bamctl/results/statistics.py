@@ -127,6 +127,22 @@ def length_averages(scores: Mapping[int, float]) -> tuple[float, float, float]:
     return sum(ranked) / count, rising, falling
 
 
+def unlearned_runs(accuracy: pd.DataFrame) -> frozenset[str]:
+    """Ids of the runs whose accuracy at their model's train length is below `LEARNED`.
+
+    What such a model scores at longer lengths says nothing about extrapolation. Only runs of tasks that count
+    exact answers are among them, as RULER's may be too hard at any length; and none that was not run at just
+    the train length.
+
+    Args:
+        accuracy: rows of ACCURACY_SCHEMA.
+    """
+    at_train_length = accuracy[
+        (accuracy["metric"] == "exact") & (accuracy["length"] == accuracy["train_length"]).fillna(False)
+    ]
+    return frozenset(at_train_length.loc[at_train_length["accuracy"] < LEARNED, "run_id"])
+
+
 def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     """The accuracy of every run at every length.
 

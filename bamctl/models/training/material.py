@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from bamctl.models.training.recipe import DataRecipe
 from bamctl.tasks.catalog import load_spec
 from bamctl.tasks.haystack import split_sentences
 from bamctl.tasks.passkey import PasskeySpec
+from bamctl.tasks.spec import TaskSpec
 from bamctl.tasks.tokenization import PromptTokenizer
 
 Ids = NDArray[np.int64]
@@ -70,13 +72,21 @@ class Material:
         ]
 
 
-def passkey_spec(task: str) -> PasskeySpec:
-    """The passkey task of this name.
+Spec = TypeVar("Spec", bound=TaskSpec)
+
+
+def spec_of_kind(kind: type[Spec], word: str, task: str) -> Spec:
+    """The task of this name, for the recipe's examples of that kind, which errors call by `word`.
 
     Raises:
         BadInput: there is no such task, or it is of another kind.
     """
     spec = load_spec(task)
-    if not isinstance(spec, PasskeySpec):
-        raise BadInput(f"the recipe's passkey examples need a passkey task, and {task} is none")
+    if not isinstance(spec, kind):
+        raise BadInput(f"the recipe's {word} examples need a {word} task, and {task} is none")
     return spec
+
+
+def passkey_spec(task: str) -> PasskeySpec:
+    """The passkey task of this name; see `spec_of_kind`."""
+    return spec_of_kind(PasskeySpec, "passkey", task)

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bamctl.errors import BadInput
-from bamctl.models.training.material import Ids, Material
+from bamctl.models.training.material import Ids, Material, spec_of_kind
 from bamctl.models.training.recipe import Counts, NiahExamples, Recipe, StreamExamples
-from bamctl.tasks.catalog import load_spec
 from bamctl.tasks.ruler.niah_spec import NeedleType, NiahSpec, listed
 from bamctl.tasks.ruler.words import DIGITS, draw, word_list
 from bamctl.tasks.tokenization import PromptTokenizer
@@ -216,15 +214,8 @@ class NeedleExamples:
 
 
 def niah_spec(task: str) -> NiahSpec:
-    """The needle task of this name.
-
-    Raises:
-        BadInput: there is no such task, or it is of another kind.
-    """
-    spec = load_spec(task)
-    if not isinstance(spec, NiahSpec):
-        raise BadInput(f"the recipe's needle examples need a needle task, and {task} is none")
-    return spec
+    """The needle task of this name; see `spec_of_kind`."""
+    return spec_of_kind(NiahSpec, "needle", task)
 
 
 def key_words(held_out_nouns: float) -> tuple[Sequence[str], Sequence[str]]:

@@ -264,7 +264,9 @@ def test_the_card_has_the_needle_tasks_of_the_recipe(recipe_file, recipe_content
 
 @pytest.mark.parametrize(("right", "learned"), [(19, True), (18, False)])
 def test_what_counts_as_having_learned_the_training_length(right, learned):
-    accuracy = pd.DataFrame({"length": [512, 1024], "variant": "", "accuracy": [right / 20, 0.0]})
+    accuracy = pd.DataFrame({"length": [512, 1024], "accuracy": [right / 20, 0.0]}).assign(
+        run_id="run", metric="exact", variant="", train_length=512
+    )
     told = _has_learned(accuracy, 512)
     assert told.startswith(f"It has learned its training length: {5 * right}% at 512") == learned
     assert ("not learned" in told) == (not learned)
