@@ -1,6 +1,7 @@
 """What every way of running a model offers: prompts in, completions out."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -36,6 +37,16 @@ class Completion:
     """Generating, and scoring the reference; an equal share likewise."""
     peak_memory_bytes: int | None
     """The most memory in use while this ran: of the GPU, or resident of the process on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """Prompts of a stream that were answered since others were."""
+
+    completions: dict[int, Completion]
+    """By the prompt's number: the first that was taken is 0."""
+    seconds: float
+    """What they took of the backend; of prompts that run side by side, the time since others finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +121,21 @@ class Backend(Protocol):
             RunFailed: out of memory, or the engine died.
         """
 
+    def stream(self, prompts: Iterable[Prompt], *, together: int | None) -> Iterator[Finished]:
+        """Answers prompts of one length, taking them one by one as there is room for them.
+
+        Args:
+            prompts: perhaps made as they are taken.
+            together: how many run at a time; None: 1, or in an engine that schedules them as many as it has
+                memory for.
+
+        Returns:
+            What finished since the last time.
+
+        Raises:
+            RunFailed: out of memory, or the engine died. What was returned before stands.
+        """
+
     def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:
         """ln p of each token given all that come before it, of exactly these tokens.
 
@@ -132,3 +158,16 @@ class Backend(Protocol):
             sample: a short prompt of the task.
             longest: tokens of the longest prompt that will be asked about.
         """
+
+
+def in_batches(
+    complete: Callable[[Sequence[Prompt]], list[Completion]], prompts: Iterable[Prompt], size: int
+) -> Iterator[Finished]:
+    """`Backend.stream` by `Backend.complete`, `size` prompts at a time."""
+    taken = enumerate(prompts)
+    while batch := dict(itertools.islice(taken, size)):
+        completions = complete(list(batch.values()))
+        yield Finished(
+            completions=dict(zip(batch, completions, strict=True)),
+            seconds=sum(completion.prefill_seconds + completion.decode_seconds for completion in completions),
+        )

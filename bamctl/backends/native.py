@@ -4,14 +4,14 @@ Shapes: B prompts of one length, C tokens of it, N tokens to score, K of them in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bamctl.backends.base import Completion, ModelDescription
+from bamctl.backends.base import Completion, Finished, ModelDescription, in_batches
 from bamctl.backends.decoding import completions, decode, following_logprobs
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.memory import (
@@ -132,6 +132,10 @@ class NativeBackend:
             decode_seconds=finished - prefilled,
             peak_memory_bytes=peak_bytes,
         )
+
+    def stream(self, prompts: Iterable[Prompt], *, together: int | None) -> Iterator[Finished]:
+        """See `bamctl.backends.base.Backend.stream`; one prompt at a time unless told otherwise."""
+        return in_batches(self.complete, prompts, together or 1)
 
     @torch.inference_mode()
     def token_logprobs(self, token_ids: NDArray[np.int32], *, first: int = 1) -> NDArray[np.float64]:

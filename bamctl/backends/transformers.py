@@ -5,7 +5,7 @@ vocabulary.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bamctl.backends.base import Completion, ModelDescription
+from bamctl.backends.base import Completion, Finished, ModelDescription, in_batches
 from bamctl.backends.decoding import Answer, completions, following_logprobs
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.fetching import quiet
@@ -136,6 +136,10 @@ class TransformersBackend:
             decode_seconds=finished - prefilled,
             peak_memory_bytes=peak_bytes,
         )
+
+    def stream(self, prompts: Iterable[Prompt], *, together: int | None) -> Iterator[Finished]:
+        """See `bamctl.backends.base.Backend.stream`; one prompt at a time unless told otherwise."""
+        return in_batches(self.complete, prompts, together or 1)
 
     @quiet()
     @torch.inference_mode()

@@ -146,7 +146,10 @@ Dtype = Annotated[
         " are stored in.",
     ),
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts that run together.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", metavar="N", help="Prompts that run together.", show_default="1"),
+]
 SharePrefixes = Annotated[
     bool,
     typer.Option(
@@ -187,7 +190,7 @@ class MeasureOptions:
     trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
     dtype: Dtype = "auto"
-    batch_size: BatchSize = 1
+    batch_size: BatchSize = None
     share_prefixes: SharePrefixes = True
     patience: Patience = None
     out: Out = Path("results")

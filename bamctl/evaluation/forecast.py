@@ -84,7 +84,7 @@ class Foresight:
         return self._running[length]
 
     def _of_each(self, workload: Workload, length: int) -> Iterator[float]:
-        samples, size = self._request.samples, self._request.batch_size
+        samples, size = self._request.samples, self._request.batch_size or 1
         depths = [self._request.depths.depth(sample) for sample in range(samples)]
         deepest_first = sorted(
             (100 * (i + 0.5) / samples if depth is None else depth for i, depth in enumerate(depths)),
@@ -163,9 +163,9 @@ def rehearse(backend: Backend, task: Task, request: EvaluationRequest, workload:
         pace=pace,
         timed=tuple(dict.fromkeys(length for length, _ in seconds)),
         other_bytes=other_bytes,
-        batch_size=request.batch_size,
+        batch_size=request.batch_size or 1,
     )
 
 
 def _prompts(task: Task, length: int, request: EvaluationRequest) -> list[Prompt]:
-    return [sample_prompt(task, length, number=number) for number in range(request.batch_size)]
+    return [sample_prompt(task, length, number=number) for number in range(request.batch_size or 1)]

@@ -1,6 +1,5 @@
 """One run: a model, a task, and every sample of the plan, each stored as soon as it is known."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,8 +29,8 @@ class EvaluationRequest:
     """Samples of each length."""
     depths: DepthPolicy
     seed: int = 0
-    batch_size: int = 1
-    """Prompts that run together. They have one length, so that nothing is padded."""
+    batch_size: int | None = None
+    """Prompts that run together, all of one length; None: as many as the backend thinks fit."""
     patience: int | None = None
     """Skip the lengths behind this many with a score of zero in a row; None skips none."""
     out: Path = Path("results")
@@ -39,7 +38,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Told when a length begins and after every batch: where a run stands at one length."""
+    """Told when a length begins and whenever samples finish: where a run stands at one length."""
 
     model: str
     task: str
@@ -54,9 +53,9 @@ class Progress:
     score_sum: float
     """The scores of the done ones together: `right`, or the sum of their recalls, as `metric` says."""
     seconds: float
-    """What this batch took in the backend."""
+    """What those that finished took of the backend's time."""
     ran: int
-    """Samples in this batch; 0 where a length begins or is skipped."""
+    """Samples that finished; 0 where a length begins or is skipped."""
     skipped: bool = False
 
 
@@ -216,29 +215,36 @@ class _Run:
     def measure(self, length: int, samples: Sequence[PlannedSample]) -> float:
         """Runs what is missing of one length; the sum of its samples' scores, earlier ones included."""
         self._tell(length, samples, seconds=0.0, ran=0)
-        for batch in _batches(self.pending(samples), self.request.batch_size):
-            started_at = datetime.now(UTC)
-            try:
-                prompts = [
-                    self.task.build(length=length, depth=sample.depth, rng=sample.rng()) for sample in batch
-                ]
-            except MemoryError:
-                raise RunFailed(
-                    f"{self.task.spec.name}: out of memory while making a prompt of {length} tokens;"
-                    " lower --max-len or --lengths"
-                ) from None
-            try:
-                completions = self.backend.complete(prompts)
-            except RunFailed as error:
-                for sample, prompt in zip(batch, prompts, strict=True):
-                    columns = {**self._columns(sample, started_at), **_prompt_columns(prompt)}
-                    self.store.append(SampleRow(**columns, status="failed", error=str(error)))
-                raise
-            for sample, prompt, completion in zip(batch, prompts, completions, strict=True):
-                self._store_done(sample, prompt, completion, started_at)
-            seconds = sum(c.prefill_seconds + c.decode_seconds for c in completions)
-            self._tell(length, samples, seconds=seconds, ran=len(batch))
+        pending = self.pending(samples)
+        asked: dict[int, tuple[Prompt, datetime]] = {}
+
+        def prompts() -> Iterator[Prompt]:
+            for number, sample in enumerate(pending):
+                started_at = datetime.now(UTC)
+                prompt = self._build(sample)
+                asked[number] = prompt, started_at
+                yield prompt
+
+        try:
+            for finished in self.backend.stream(prompts(), together=self.request.batch_size):
+                for number, completion in finished.completions.items():
+                    self._store_done(pending[number], *asked.pop(number), completion)
+                self._tell(length, samples, seconds=finished.seconds, ran=len(finished.completions))
+        except RunFailed as error:
+            for number, (prompt, started_at) in asked.items():
+                columns = {**self._columns(pending[number], started_at), **_prompt_columns(prompt)}
+                self.store.append(SampleRow(**columns, status="failed", error=str(error)))
+            raise
         return sum(self.scores[sample.row_id] for sample in samples)
+
+    def _build(self, sample: PlannedSample) -> Prompt:
+        try:
+            return self.task.build(length=sample.length, depth=sample.depth, rng=sample.rng())
+        except MemoryError:
+            raise RunFailed(
+                f"{self.task.spec.name}: out of memory while making a prompt of {sample.length} tokens;"
+                " lower --max-len or --lengths"
+            ) from None
 
     def skip(self, length: int, samples: Sequence[PlannedSample], patience: int) -> None:
         """Writes down that a length was not run, and why; what an earlier run did of it stays."""
@@ -250,7 +256,7 @@ class _Run:
         self._tell(length, samples, seconds=0.0, ran=0, skipped=True)
 
     def _store_done(
-        self, sample: PlannedSample, prompt: Prompt, completion: Completion, started_at: datetime
+        self, sample: PlannedSample, prompt: Prompt, started_at: datetime, completion: Completion
     ) -> None:
         metric = self.task.spec.metric
         exact = exact_match(completion.text, prompt.references, metric)
@@ -328,9 +334,3 @@ def _prompt_columns(prompt: Prompt) -> dict[str, Any]:
         "chat_prefix": prompt.chat_prefix,
         "references": prompt.references,
     }
-
-
-def _batches(samples: Sequence[PlannedSample], size: int) -> Iterator[list[PlannedSample]]:
-    iterator = iter(samples)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch

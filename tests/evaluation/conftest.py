@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from bamctl.backends.base import Completion, ModelDescription
+from bamctl.backends.base import Completion, Finished, ModelDescription, in_batches
 from bamctl.evaluation.depths import parse_depths
 from bamctl.evaluation.run import EvaluationRequest
 from bamctl.evaluation.scores import Metric
@@ -57,6 +57,9 @@ class ScriptedBackend:
         self.before(len(self.batches))
         self.batches.append(list(prompts))
         return [self._answer(prompt) for prompt in prompts]
+
+    def stream(self, prompts: Iterable[Prompt], *, together: int | None) -> Iterator[Finished]:
+        return in_batches(self.complete, prompts, together or 1)
 
     def _answer(self, prompt: Prompt) -> Completion:
         right = self.right(prompt)
