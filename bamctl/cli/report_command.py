@@ -1,4 +1,4 @@
-"""`bamctl report`: what all runs came to, as one table."""
+"""`bamctl report`: what all runs came to, as one table, or how two results compare."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,8 @@ from bamctl.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
+
+    from bamctl.report.comparison_table import ComparisonTable, DifferingTable
 
 DEFAULT = Path("results")
 THRESHOLD = 85.6
@@ -62,6 +64,17 @@ def report(
             show_default=False,
         ),
     ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            "--compare",
+            metavar="A B",
+            help="Compare the predictions of two folders of results, sample by sample, instead. Exits with 0"
+            " if each sample that both have done has the same prompt and the same prediction, with 1 if not,"
+            " with 2 if they have none in common.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show scores against length. A row for each run, a column for each length.
 
@@ -69,6 +82,12 @@ def report(
     they are averaged as RULER does. Losses, as bamctl perplexity measures them, have a table of their own.
     """
     _check_together(csv=csv, markdown=markdown, latex=latex)
+    if compare is not None:
+        _refuse_beside_compare(
+            paths=paths, intervals=intervals, threshold=threshold, averages=averages, figure=figure
+        )
+        _compare(compare, tasks=task or [], models=model or [], csv=csv, markdown=markdown, latex=latex)
+        return
     if threshold is not None and not 0 < threshold <= 100:
         raise BadInput(f"--threshold {threshold:g}: must be a percentage above 0, at most 100")
     if threshold is not None and csv and figure is None:
@@ -135,6 +154,89 @@ def report(
             if number:
                 print()
             print_table(table, Console(), intervals=intervals)
+
+
+def _refuse_beside_compare(paths: list[Path] | None, **options: object) -> None:
+    if paths:
+        raise BadInput(f"--compare takes two folders and there is no room for {paths[0]}; leave it out")
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise BadInput(f"--{name} has no effect on --compare; leave one out")
+
+
+def _compare(
+    paths: tuple[Path, Path],
+    *,
+    tasks: list[str],
+    models: list[str],
+    csv: bool,
+    markdown: bool,
+    latex: bool,
+) -> None:
+    """Prints how two results compare.
+
+    Raises:
+        BadInput: a path holds no results, or there is nothing to compare.
+        typer.Exit: with 1 where a prediction or a prompt differs.
+    """
+    import pandas as pd
+
+    from bamctl.report.comparison import compare
+    from bamctl.report.comparison_table import ComparisonTable, DifferingTable, to_frame
+    from bamctl.report.export import to_csv, to_latex, to_markdown
+    from bamctl.report.runs import select_runs
+    from bamctl.results.store import load_samples
+
+    names = (str(paths[0]), str(paths[1]))
+    places = [path.resolve() for path in paths]
+    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        raise BadInput(f"--compare {' '.join(names)}: one is or holds the other; name two that are apart")
+    sides = []
+    for path in paths:
+        sides.append(load_samples([path]).assign(side=str(path)))
+        if sides[-1].empty:
+            raise BadInput(f"no results in {path}; bamctl passkey makes some")
+    # Of both at once: a model that only one of them has may be named.
+    selected = select_runs(pd.concat(sides, ignore_index=True), tasks=tasks, models=models)
+    sides = [selected[selected["side"] == name] for name in names]
+    for side, name in zip(sides, names, strict=True):
+        if side.empty:
+            raise BadInput(f"no results of these tasks by these models in {name}")
+    comparison = compare(sides[0], sides[1], names=names)
+    table, differing = (
+        ComparisonTable(comparison=comparison, names=names),
+        DifferingTable(comparison=comparison),
+    )
+    if csv:
+        sys.stdout.write(to_csv(to_frame(comparison)))
+    elif markdown or latex:
+        form = to_markdown if markdown else to_latex
+        sys.stdout.write("\n".join(form(part) for part in (table, differing) if len(part.rows)))
+    else:
+        _print_comparison(table, differing)
+    if not comparison.alike:
+        raise typer.Exit(1)
+
+
+def _print_comparison(table: "ComparisonTable", differing: "DifferingTable") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bamctl.cli.listing import print_listing
+    from bamctl.report.terminal import print_table
+
+    print_table(table, Console())
+    if not differing.rows:
+        return
+    listing = Table(box=None, pad_edge=False, header_style="bold")
+    for column in differing.header():
+        listing.add_column(column, overflow="fold")
+    for texts in differing.body():
+        listing.add_row(*map(Text, texts))
+    print()
+    print_listing(listing)
+    print("\n".join(differing.caption()))
 
 
 def _check_together(**formats: bool) -> None:
