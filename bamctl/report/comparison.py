@@ -232,8 +232,8 @@ def _compare_lengths(
     label: str, run_a: Run, run_b: Run, samples: Sequence[_Sample]
 ) -> Iterator[ComparedLength]:
     by_length: dict[int | None, Sequence[_Sample]] = {}
-    for length, of_length in itertools.groupby(samples, lambda sample: int(_known(sample)["length"])):
-        by_length[length] = list(of_length)
+    for known, of_length in itertools.groupby(samples, lambda sample: int(_known(sample)["length"])):
+        by_length[known] = list(of_length)
     if len(by_length) > 1:
         by_length[None] = samples
     for length, of_this in by_length.items():
