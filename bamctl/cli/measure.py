@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bamctl.cli.opening import open_models
+from bamctl.cli.opening import check_engine, open_models
 from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number, parse_model_args
 from bamctl.errors import BadInput, NotInstalled
 from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
@@ -26,6 +26,9 @@ SHORTEST_IF_TRAINED = (4096, 512)
 
 _DRAWS = 8
 """Prompts that are made to find out how many tokens an answer may take."""
+
+_SPARE = 256
+"""Tokens by which a reference may be longer than those of these prompts."""
 
 Job = tuple["OpenedModel", list[tuple["Task", "EvaluationRequest"]]]
 
@@ -69,7 +72,12 @@ def _run(
     from bamctl.cli.progress import ProgressPrinter
     from bamctl.evaluation.run import evaluate
 
-    backend = model.start(device=options.device, dtype=options.dtype, share_prefixes=options.share_prefixes)
+    backend = model.start(
+        device=options.device,
+        dtype=options.dtype,
+        share_prefixes=options.share_prefixes,
+        longest=max(_longest(task, request) for task, request in tasks),
+    )
     summaries = []
     for task, request in tasks:
         if options.explain:
@@ -118,6 +126,12 @@ def _check_numbers(options: MeasureOptions) -> None:
     if options.max_len is not None:
         parse_length(options.max_len)
     parse_model_args(options.model_args)
+    check_engine(options.engine, options.backend)
+    if options.explain and options.backend == "vllm":
+        raise BadInput(
+            "--explain: what vLLM computes is its scheduler's affair and cannot be told beforehand; leave out"
+            " --explain or --backend"
+        )
 
 
 def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
@@ -132,6 +146,7 @@ def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
         trust_remote_code=options.trust_remote_code,
         device=options.device,
         dtype=options.dtype,
+        engine=options.engine,
     )
     for model in opened:
         tasks = []
@@ -232,6 +247,20 @@ def _room(task: "Task") -> int:
         sample_prompt(task, task.shortest_length, number=number).tokens_to_generate
         for number in range(_DRAWS)
     )
+
+
+def _longest(task: "Task", request: "EvaluationRequest") -> int:
+    """Tokens of the longest prompt with its answer.
+
+    What a task says of its length may leave out an answer, and a reference may be longer than an answer.
+    """
+    from bamctl.evaluation.forecast import sample_prompt
+
+    longest = max(request.lengths)
+    drawn = [sample_prompt(task, task.shortest_length, number=number) for number in range(_DRAWS)]
+    counted = drawn[0].tokens_to_generate if task.spec.length_includes_generation else 0
+    room = max(max(p.tokens_to_generate, *(len(ids) for ids in p.answer_ids)) for p in drawn)
+    return longest - counted + room + _SPARE
 
 
 def _check_request(task: "Task", request: "EvaluationRequest", model: "OpenedModel", room: int) -> None:

@@ -9,6 +9,7 @@ from bamctl.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
     from bamctl.backends.opening import OpenedModel
+    from bamctl.backends.vllm.options import EngineOptions
 
 
 def open_models(
@@ -20,6 +21,7 @@ def open_models(
     trust_remote_code: bool,
     device: str,
     dtype: str,
+    engine: "EngineOptions",
 ) -> "Iterator[OpenedModel]":
     """Checks the options, then opens one model after the other; the arguments are those options as typed.
 
@@ -34,6 +36,7 @@ def open_models(
         if chosen not in known:
             raise BadInput(f"--{option} {chosen!r} is not known{did_you_mean(chosen, known)}")
     choose_device(device)
+    check_engine(engine, backend)
     fields = parse_model_args(model_args)
     for name in _each_once(patterns):
         yield open_model(
@@ -42,7 +45,26 @@ def open_models(
             tokenizer=tokenizer,
             model_args=fields,
             trust_remote_code=trust_remote_code,
+            engine=engine,
         )
+
+
+def check_engine(engine: "EngineOptions", backend: str) -> None:
+    """Refuses what only vLLM has a use for where it does not run, and numbers that are none.
+
+    Raises:
+        BadInput: such an option was given.
+    """
+    for name, value in engine.given().items():
+        option = f"--engine-arg {name}" if name in engine.engine_args else f"--{name.replace('_', '-')}"
+        if backend != "vllm":
+            raise BadInput(f"{option} is for vLLM's engine; add --backend vllm or leave it out")
+        if name in engine.engine_args:
+            continue
+        if isinstance(value, int) and value < 1:
+            raise BadInput(f"{option} {value}: must be 1 or more")
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise BadInput(f"{option} {value}: must lie between 0 and 1")
 
 
 def _each_once(patterns: Sequence[str]) -> list[str]:

@@ -3,13 +3,14 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bamctl.backends.vllm.options import EngineOptions, parse_engine_args
 from bamctl.errors import BadInput
 
 DEFAULT_LONGEST = "32k"
@@ -107,8 +108,8 @@ BackendName = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME",
-        help="What runs a model: native, transformers, or auto: native for the models of this project and of"
-        " BAM's authors, transformers for all others.",
+        help="What runs a model: native, transformers, vllm, or auto: native for the models of this project"
+        " and of BAM's authors, transformers for all others.",
     ),
 ]
 ModelArgs = Annotated[
@@ -117,7 +118,8 @@ ModelArgs = Annotated[
         "--model-arg",
         metavar="KEY=VALUE",
         help="A field of the model's configuration to have otherwise, such as max_position_embeddings=65536;"
-        " JSON or text. It makes another model of it. Repeat it for several. For the backend transformers.",
+        " JSON or text. It makes another model of it. Repeat it for several. For the backends"
+        " transformers and vllm.",
     ),
 ]
 Tokenizer = Annotated[
@@ -142,13 +144,18 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         metavar="DTYPE",
-        help="float32, bfloat16, float16, or auto: float32 where the backend is native, else what the weights"
-        " are stored in.",
+        help="float32, bfloat16, float16, or auto: float32 for the models of this project, in the backend"
+        " transformers and for all others what the weights are stored in.",
     ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", metavar="N", help="Prompts that run together.", show_default="1"),
+    typer.Option(
+        "--batch-size",
+        metavar="N",
+        help="Prompts that run together.",
+        show_default="1, with vllm as many as there is memory for",
+    ),
 ]
 SharePrefixes = Annotated[
     bool,
@@ -173,6 +180,66 @@ Explain = Annotated[
     ),
 ]
 
+ENGINE: dict[str, Any] = {
+    "tensor_parallel_size": Annotated[
+        int | None,
+        typer.Option("--tensor-parallel-size", metavar="N", help="vLLM: devices that share each layer."),
+    ],
+    "pipeline_parallel_size": Annotated[
+        int | None,
+        typer.Option(
+            "--pipeline-parallel-size", metavar="N", help="vLLM: groups of devices, each of some layers."
+        ),
+    ],
+    "max_num_batched_tokens": Annotated[
+        int | None,
+        typer.Option("--max-num-batched-tokens", metavar="N", help="vLLM: tokens that are read in one step."),
+    ],
+    "gpu_memory_utilization": Annotated[
+        float | None,
+        typer.Option(
+            "--gpu-memory-utilization",
+            metavar="SHARE",
+            help="vLLM: the share of a GPU's memory that it takes.",
+        ),
+    ],
+    "kv_cache_memory_bytes": Annotated[
+        int | None,
+        typer.Option(
+            "--kv-cache-memory-bytes",
+            metavar="BYTES",
+            help="vLLM: memory for keys and values.",
+            show_default="on a GPU what is left; on a CPU room for 8 prompts, at most half of what is free",
+        ),
+    ],
+    "quantization": Annotated[
+        str | None,
+        typer.Option(
+            "--quantization",
+            metavar="METHOD",
+            help="vLLM: how weights are quantised, such as fp8. It makes another model of it.",
+        ),
+    ],
+    "distributed_executor_backend": Annotated[
+        str | None,
+        typer.Option(
+            "--distributed-executor-backend",
+            metavar="NAME",
+            help="vLLM: what starts its processes: mp on this machine, ray on several.",
+        ),
+    ],
+    "engine_args": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine-arg",
+            metavar="KEY=VALUE",
+            help="vLLM: any other argument of its engine, such as max_num_seqs=8; JSON or text. Repeat it for"
+            " several.",
+        ),
+    ],
+}
+"""The fields of `EngineOptions` as options of a command."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
@@ -195,6 +262,7 @@ class MeasureOptions:
     patience: Patience = None
     out: Out = Path("results")
     explain: Explain = False
+    engine: EngineOptions = field(default_factory=EngineOptions)  # the options of `ENGINE`
 
 
 def measuring(
@@ -221,27 +289,52 @@ def measuring(
             ),
         ]
     }
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(MeasureOptions)}
+    defaults: dict[str, Any] = {f.name: f.default for f in fields(MeasureOptions) if f.name != "engine"}
     defaults["depths"] = depths
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def call(**values: Any) -> None:
+        def call(*, engine: EngineOptions, **values: Any) -> None:
             chosen = {name: values.pop(name) for name in defaults}
             chosen["models"] = chosen["models"] or [default_model]
-            command(**values, chosen=MeasureOptions(**chosen))
+            command(**values, chosen=MeasureOptions(**chosen, engine=engine))
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "chosen"]
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[name])
-            for name, default in defaults.items()
-        ]
-        # typer reads both.
-        call.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
-        return call
+        return with_engine(_with_options(call, own, {name: kinds[name] for name in defaults}, defaults))
 
     return decorate
+
+
+def with_engine(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of `ENGINE`, behind those of its own.
+
+    The command takes them as its keyword argument `engine`.
+    """
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        given = {name: values.pop(name) for name in ENGINE}
+        given["engine_args"] = parse_engine_args(given["engine_args"])
+        command(**values, engine=EngineOptions(**given))
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "engine"]
+    return _with_options(call, own, ENGINE, dict.fromkeys(ENGINE))
+
+
+def _with_options(
+    call: Callable[..., None],
+    own: list[inspect.Parameter],
+    kinds: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+) -> Callable[..., None]:
+    """The command with the signature that typer reads: its own parameters, and the options behind them."""
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
+        for name, kind in kinds.items()
+    ]
+    call.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+    return call
 
 
 def parse_model_args(typed: list[str] | None) -> dict[str, object]:

@@ -8,7 +8,7 @@ import typer
 
 from bamctl.cli import options
 from bamctl.cli.opening import open_models
-from bamctl.cli.options import DEFAULT_LONGEST, check_number
+from bamctl.cli.options import DEFAULT_LONGEST, check_number, with_engine
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length, parse_length, parse_lengths
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from bamctl.backends.base import Backend
     from bamctl.backends.opening import OpenedModel
+    from bamctl.backends.vllm.options import EngineOptions
     from bamctl.evaluation.perplexity import LossProgress, LossSummary
     from bamctl.evaluation.stretches import Stretches
 
@@ -25,6 +26,7 @@ _SHORTEST = 2
 """Tokens of a stretch: the first one is not predicted."""
 
 
+@with_engine
 def perplexity(
     models: Annotated[
         list[str],
@@ -82,6 +84,8 @@ def perplexity(
             "--figure", metavar="FILE", help="Draw loss against position: a .png, .pdf or .svg file."
         ),
     ] = None,
+    *,
+    engine: "EngineOptions",
 ) -> None:
     """Measure how well models predict a text, by position.
 
@@ -112,12 +116,13 @@ def perplexity(
             trust_remote_code=trust_remote_code,
             device=device,
             dtype=dtype,
+            engine=engine,
         )
     )
     jobs = _prepare(opened, text, length=length, samples=samples, windows=wanted)
     summaries = []
     for model, stretches, contexts in jobs:
-        running = model.start(device=device, dtype=dtype, share_prefixes=False)
+        running = model.start(device=device, dtype=dtype, share_prefixes=False, longest=length)
         for window in contexts:
             progress = _Progress(running, stretches)
             summary = measure_losses(running, stretches, window=window, out=out, on_progress=progress.update)

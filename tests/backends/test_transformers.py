@@ -105,7 +105,9 @@ def started(save_foreign):
         if name not in held:
             kind, fields, *_ = MODELS[name]
             folder = save_foreign(name, getattr(transformers, f"{kind}Config")(**fields))
-            backend = open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True)
+            backend = open_model(str(folder)).start(
+                device="cpu", dtype="auto", share_prefixes=True, longest=512
+            )
             held[name] = backend, AutoModelForCausalLM.from_pretrained(folder).eval()
         return held[name]
 
@@ -160,7 +162,9 @@ def test_answers_are_those_of_generate(started, make_prompt, name):
 def test_a_cache_without_chunks_is_told_once(started, make_prompt, capsys):
     _, model = started("mamba")
     capsys.readouterr()
-    backend = open_model(model.config._name_or_path).start(device="cpu", dtype="auto", share_prefixes=True)
+    backend = open_model(model.config._name_or_path).start(
+        device="cpu", dtype="auto", share_prefixes=True, longest=512
+    )
     backend.complete([make_prompt()])
     assert capsys.readouterr().err == (
         "mamba: its cache does not carry over between chunks, so prompts are read whole\n"
@@ -236,7 +240,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(started, make_prompt):
 def test_halves_run_and_come_near(started, save_foreign, make_prompt, dtype):
     exact, _ = started("llama")
     folder = save_foreign("halves", transformers.LlamaConfig(**SIZES))
-    backend = open_model(str(folder)).start(device="cpu", dtype=dtype, share_prefixes=True)
+    backend = open_model(str(folder)).start(device="cpu", dtype=dtype, share_prefixes=True, longest=512)
     assert backend.dtype == dtype
     assert backend._reader.carrying is Carrying.CHUNKS
     prompt = make_prompt()
@@ -249,7 +253,10 @@ def test_auto_is_the_dtype_of_the_weights(save_foreign, make_prompt):
     folder = save_foreign("stored", transformers.LlamaConfig(**SIZES))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     model.save_pretrained(folder)
-    assert open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True).dtype == "bfloat16"
+    assert (
+        open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True, longest=512).dtype
+        == "bfloat16"
+    )
 
 
 class Forgetful(PreTrainedModel):
@@ -274,7 +281,7 @@ def test_a_model_without_a_cache_works_and_says_so(started, make_prompt, monkeyp
     opened = open_model(model.config._name_or_path)
     capsys.readouterr()
     monkeypatch.setattr(type(opened), "load", lambda self, **options: Forgetful(model.config, model).eval())
-    backend = opened.start(device="cpu", dtype="auto", share_prefixes=True)
+    backend = opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     backend._ends = frozenset()
     assert capsys.readouterr().err == (
         "llama: no usable cache, so the whole prompt is read again for every token\n"
@@ -302,7 +309,7 @@ def test_a_cache_that_says_something_else_is_not_used(started, make_prompt, monk
     _, model = started("llama")
     opened = open_model(model.config._name_or_path)
     monkeypatch.setattr(type(opened), "load", lambda self, **options: Amnesiac(model.config, model).eval())
-    backend = opened.start(device="cpu", dtype="auto", share_prefixes=True)
+    backend = opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     assert "llama: no usable cache" in capsys.readouterr().err
     prompt = make_prompt()
     (completion,) = backend.complete([prompt])
@@ -310,9 +317,11 @@ def test_a_cache_that_says_something_else_is_not_used(started, make_prompt, monk
 
 
 def test_our_own_model_says_the_same_as_with_the_native_backend(tiny_checkpoint, make_prompt):
-    native = open_model(str(tiny_checkpoint)).start(device="cpu", dtype="auto", share_prefixes=True)
+    native = open_model(str(tiny_checkpoint)).start(
+        device="cpu", dtype="auto", share_prefixes=True, longest=512
+    )
     other = open_model(str(tiny_checkpoint), backend="transformers").start(
-        device="cpu", dtype="auto", share_prefixes=True
+        device="cpu", dtype="auto", share_prefixes=True, longest=512
     )
     assert (native.name, other.name) == ("native", "transformers")
     assert other.model == native.model
@@ -344,7 +353,7 @@ def test_logits_that_are_not_finite_are_told_before_anything_runs(save_foreign):
     model.lm_head.weight.data[3, 3] = torch.nan
     model.save_pretrained(folder)
     with pytest.raises(BadInput, match=r"^broken: its logits are not finite in float32$"):
-        open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True)
+        open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
 
 
 def test_nothing_is_told_of_the_work(started, make_prompt):

@@ -147,7 +147,7 @@ def test_an_argument_makes_another_model(llama):
     assert stretched.digest() == same.digest()
     assert stretched.config.rope_parameters["rope_theta"] == 5000.0
     assert stretched.config.rope_parameters["original_max_position_embeddings"] == 256
-    started = stretched.start(device="cpu", dtype="auto", share_prefixes=True)
+    started = stretched.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     assert (started.model.name, started.model.longest_prompt) == (stretched.name, 1024)
 
 
@@ -175,7 +175,7 @@ def test_arguments_that_are_refused(llama, arguments, said):
 def test_shapes_that_disagree_are_told_with_both(llama):
     opened = open_model(str(llama), model_args={"intermediate_size": 64})
     with pytest.raises(BadInput) as caught:
-        opened.start(device="cpu", dtype="auto", share_prefixes=True)
+        opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     assert str(caught.value) == (
         "llama (intermediate_size=64): weight model.layers.0.mlp.down_proj.weight is [32, 48], the"
         " configuration asks for [32, 64]"
@@ -191,12 +191,12 @@ def change(folder, tensors, *, drop=()):
 def test_a_weight_that_is_not_there_is_told(copy):
     change(copy, {}, drop=["model.norm.weight"])
     with pytest.raises(BadInput, match=r"^llama: the weights lack model\.norm\.weight, which the"):
-        open_model(str(copy)).start(device="cpu", dtype="auto", share_prefixes=True)
+        open_model(str(copy)).start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
 
 
 def test_a_weight_too_many_is_left_out_and_told(copy, capsys):
     change(copy, {"model.prior.weight": torch.ones(3)})
-    open_model(str(copy)).start(device="cpu", dtype="auto", share_prefixes=True)
+    open_model(str(copy)).start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     assert capsys.readouterr().err == (
         "llama: 1 of the stored weights are not part of a LlamaForCausalLM and were left out"
         " (model.prior.weight)\n"
@@ -252,7 +252,7 @@ def test_auto_is_native_for_our_own_and_transformers_for_others(tiny_checkpoint,
         open_model(str(llama), backend="native")
     with pytest.raises(BadInput, match="runs in the native backend, which takes none; --backend"):
         open_model(str(tiny_checkpoint), model_args={"rope_theta": 3})
-    with pytest.raises(BadInput, match=r"backend 'vlm' is not known \(known: auto, native, transformers\)"):
+    with pytest.raises(BadInput, match=r"backend 'vlm' is not known \(did you mean vllm\?\)"):
         open_model(str(llama), backend="vlm")
 
 
@@ -293,7 +293,7 @@ def hub_cache(llama, tmp_path, monkeypatch):
 def test_a_name_on_the_hub_is_found_in_its_cache(hub_cache, llama):
     opened = open_model("somebody/small-llama")
     assert (opened.name, opened.longest_prompt) == ("somebody/small-llama", 256)
-    started = opened.start(device="cpu", dtype="auto", share_prefixes=True)
+    started = opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     assert (started.model.name, started.model.digest) == (opened.name, open_model(str(llama)).digest())
 
 

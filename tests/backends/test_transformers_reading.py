@@ -84,7 +84,7 @@ def test_libraries_tell_nothing_beside(save_foreign, make_prompt, capfd):
         told_once.cache_clear()
     capfd.readouterr()
     before = transformers.utils.logging.get_verbosity()
-    backend = open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True)
+    backend = open_model(str(folder)).start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
     backend.complete([make_prompt()])
     assert capfd.readouterr().err == (
         "loud: its cache does not carry over between chunks, so prompts are read whole\n"
@@ -97,7 +97,7 @@ def test_as_many_positions_as_the_trial_takes(save_foreign):
         config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=4, n_positions=positions)
         opened = open_model(str(save_foreign(f"short-{positions}", config)))
         if positions == PROBED:
-            opened.start(device="cpu", dtype="auto", share_prefixes=True)
+            opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
             continue
         with pytest.raises(BadInput, match=r"^short-39: it has 39 positions, and trying its cache takes 40$"):
-            opened.start(device="cpu", dtype="auto", share_prefixes=True)
+            opened.start(device="cpu", dtype="auto", share_prefixes=True, longest=512)
