@@ -27,22 +27,26 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bamctl.attention.kernels import backward_keys, backward_queries, bias, decode, forward, reach
-from bamctl.attention.kernels.tiles import Tiles, tiles_for
+from bamctl.attention.kernels import backward_keys, backward_queries, bias, decode, forward, paged, reach
+from bamctl.attention.kernels.tiles import FIRST_KEYS_WARPS, Tiles, tiles_for
 
 KERNELS = {
     "forward": forward.forward,
     "decode": decode.decode,
     "backward_queries": backward_queries.backward_queries,
     "backward_keys": backward_keys.backward_keys,
+    "paged_forward": paged.paged_forward,
+    "paged_decode": paged.paged_decode,
 }
 
 SMALL_KERNELS = {
     "combine": decode.combine,
     "far_field": bias.far_field,
     "first_keys": reach.first_keys,
+    "paged_first_keys": paged.paged_first_keys,
+    "paged_combine": paged.paged_combine,
 }
-"""What runs before and after; they are the same for all head sizes and dtypes."""
+"""What runs before and after; they are much the same for all head sizes and dtypes."""
 
 TARGETS = {
     "sm80": GPUTarget("cuda", 80, 32),
@@ -66,6 +70,9 @@ class Variant:
 
     @property
     def tiles(self) -> Tiles:
+        if self.kernel == "paged_first_keys":
+            blocks = tiles_for("paged_forward", self.head_size, ELEMENT_SIZE[self.dtype], self.target)
+            return Tiles(block_m=blocks.block_m, block_n=blocks.block_n, warps=FIRST_KEYS_WARPS)
         kernel = "decode" if self.kernel in SMALL_KERNELS else self.kernel
         return tiles_for(kernel, self.head_size, ELEMENT_SIZE[self.dtype], self.target)
 
@@ -89,7 +96,7 @@ def source(variant: Variant, **changes: Any) -> ASTSource:
     """What the launcher would compile; `changes` replaces constants."""
     tiles, function = variant.tiles, (KERNELS | SMALL_KERNELS)[variant.kernel]
     constants: dict[str, Any] = {
-        "GROUP": 4 if variant.kernel == "decode" else 1,
+        "GROUP": 4 if variant.kernel in ("decode", "paged_decode") else 1,
         "QUERIES": 1,
         "KIND": bias.GENERALIZED_GAUSSIAN.value,
         "SSMAX": True,
@@ -106,16 +113,18 @@ def source(variant: Variant, **changes: Any) -> ASTSource:
         "BLOCK_N": tiles.block_n,
         "BLOCK_R": 16,
         "FIRST_BLOCK": tiles.block_m,
+        "PAGE": 16,
         "BLOCK_P": 64,
         "STEP": 64,
         "HALF_SPAN": 96.0,
     } | changes
     in_fp32 = (
         *("lse_ptr", "delta_ptr", "t_ptr", "parameters_ptr", "far_ptr", "series_ptr", "d_t_ptr"),
-        *("d_parameters_ptr", "content_ptr", "parts_ptr", "part_lse_ptr"),
+        *("d_parameters_ptr", "content_ptr", "parts_ptr", "part_lse_ptr", "scale_ptr", "longest_ptr"),
     )
+    in_int32 = ("last_ptr", "starts_ptr", "lengths_ptr", "pages_ptr")
     types: dict[str, str] = dict.fromkeys(in_fp32, "*fp32")
-    types |= {"first_ptr": "*i64", "limits_ptr": "*i64", "last_ptr": "*i32"}
+    types |= {"first_ptr": "*i64", "limits_ptr": "*i64"} | dict.fromkeys(in_int32, "*i32")
     if variant.kernel == "decode":
         types["out_ptr"] = "*fp32"  # of the parts
 
@@ -166,7 +175,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    every = list(KERNELS | SMALL_KERNELS)
+    parser.add_argument("--kernels", nargs="+", choices=every, default=every)
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--head-sizes", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--dtypes", nargs="+", choices=ELEMENT_SIZE, default=["fp16", "bf16"])
@@ -175,13 +185,15 @@ def main() -> int:
     variants = [
         Variant(kernel=kernel, target=target, head_size=head_size, dtype=dtype)
         for kernel in options.kernels
+        if kernel in KERNELS
         for target in options.targets
         for head_size in options.head_sizes
         for dtype in options.dtypes
     ]
     variants += [
         Variant(kernel=kernel, target=target, head_size=128, dtype="fp16")
-        for kernel in SMALL_KERNELS
+        for kernel in options.kernels
+        if kernel in SMALL_KERNELS
         for target in options.targets
     ]
     heading = (

@@ -5,8 +5,9 @@ P values of a prior for each head, T blocks of queries.
 
 The kernels are in `bamctl.attention.kernels`, a family a file: `forward` and `decode` (few queries over many
 keys), `backward_queries` and `backward_keys`, the `bias` that they share, the search for the keys that matter
-(`reach`), and what launches them (`launch`). Registered with PyTorch are ``bamctl::attention_forward`` and
-``bamctl::attention_backward``, so that torch.compile takes a model that calls `attention` as one graph.
+(`reach`), and what launches them (`launch`, `launch_backward`). Registered with PyTorch are
+``bamctl::attention_forward`` and ``bamctl::attention_backward``, so that torch.compile takes a model that calls
+`attention` as one graph.
 """
 
 from typing import Any
@@ -15,8 +16,8 @@ import torch
 import triton
 from torch import Tensor
 
-from bamctl.attention.kernels import launch
-from bamctl.attention.kernels.launch import GENERALIZED_GAUSSIAN, LAPLACE, UNIFORM, choose_tiles
+from bamctl.attention.kernels import launch, launch_backward
+from bamctl.attention.kernels.launch import UNIFORM, choose_tiles
 from bamctl.attention.kernels.tiles import MOST_DECODED, Tiles
 from bamctl.attention.priors import GeneralizedGaussian, Laplace, Prior, Uniform
 from bamctl.attention.reach import content_bound
@@ -115,12 +116,8 @@ def attention(
 
 def _parameters(prior: Prior) -> tuple[int, Tensor | None, bool]:
     """The kind of a prior, its values ``[P, H]`` in fp32, and whether μ is learned."""
-    if isinstance(prior, GeneralizedGaussian):
-        values = (prior.log_rate.float(), prior.beta.float(), prior.mu.float())
-        return GENERALIZED_GAUSSIAN, torch.stack(values), prior.mu.requires_grad
-    if isinstance(prior, Laplace):
-        return LAPLACE, prior.slopes.float()[None], False
-    return UNIFORM, None, False
+    learns_mu = isinstance(prior, GeneralizedGaussian) and prior.mu.requires_grad
+    return *launch.prior_parameters(prior), learns_mu
 
 
 def why_not(q_BHCD: Tensor, k_BGND: Tensor, v_BGND: Tensor, prior: Prior) -> str | None:
@@ -218,7 +215,7 @@ def _backward(
     first_block: int,
     tiles: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return launch.backward(
+    return launch_backward.backward(
         d_out_BHCD,
         q_BHCD,
         k_BGND,

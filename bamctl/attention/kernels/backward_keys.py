@@ -19,10 +19,10 @@ from bamctl.attention.kernels.bias import (
     HIGH_DEGREE,
     LAPLACE,
     SERIES,
+    load_law,
     load_series,
     polynomial,
     power,
-    rate_of,
 )
 from bamctl.attention.kernels.rows import LN2, load_rows, row_factors, store_rows
 
@@ -180,17 +180,10 @@ def backward_keys(
             end = tl.load(last_ptr + head * tiles + tile)
         from_plain = tl.minimum(plain, end)
         from_far = end
-        rate = 0.0
-        beta = 0.0
-        mu = 0.0
+        rate, beta, mu = load_law(parameters_ptr, head, heads, KIND, FLOAT64)
         series = ()
         far = far_ptr
-        if KIND == LAPLACE:
-            rate = tl.load(parameters_ptr + head)
-        elif KIND == GENERALIZED_GAUSSIAN:
-            rate = rate_of(tl.load(parameters_ptr + head), FLOAT64)
-            beta = tl.load(parameters_ptr + heads + head)
-            mu = tl.load(parameters_ptr + 2 * heads + head)
+        if KIND == GENERALIZED_GAUSSIAN:
             series = load_series(series_ptr + 2 * head * SERIES)
             far += (head.to(tl.int64) * distances + nearest - tile * (BLOCK_N // STEP)) * FAR
             # rel_c falls by BLOCK_M from block to block; far from the first that is at most the limit.

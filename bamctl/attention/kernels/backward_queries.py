@@ -36,11 +36,11 @@ from bamctl.attention.kernels.bias import (
     LAPLACE,
     LOWEST,
     SERIES,
+    load_law,
     load_series,
     polynomial,
     power,
     power_slopes,
-    rate_of,
     tiles_up_to,
 )
 from bamctl.attention.kernels.rows import LN2, load_rows, row_factors, store_rows
@@ -226,15 +226,7 @@ def backward_queries(
     content_factor, bias_factor = row_factors(
         t_ptr + head.to(tl.int64) * queries, rows, row_exists, positions, keys, HEAD_SIZE, SSMAX, SCALES_PRIOR
     )
-    rate = 0.0
-    beta = 0.0
-    mu = 0.0
-    if KIND == LAPLACE:
-        rate = tl.load(parameters_ptr + head)
-    elif KIND == GENERALIZED_GAUSSIAN:
-        rate = rate_of(tl.load(parameters_ptr + head), FLOAT64)
-        beta = tl.load(parameters_ptr + heads + head)
-        mu = tl.load(parameters_ptr + 2 * heads + head)
+    rate, beta, mu = load_law(parameters_ptr, head, heads, KIND, FLOAT64)
 
     q_ptr += batch * q_strides[0] + head.to(tl.int64) * q_strides[1]
     out_ptr += batch * out_strides[0] + head.to(tl.int64) * out_strides[1]

@@ -29,7 +29,9 @@ in use: p = 6 (for β = 1/2, tiles of 128 × 64: from a distance of 570 on, for 
 polynomial would be used has none, and nor do keys right of μ: there the exact form is always right.
 
 With u = z / x the coefficients C(β, m) (-1)^m are the head's, and a tile has but two numbers of its own, b_c
-and 1 / x, the same for all tiles at one distance. All of them are computed in float64, once a call.
+and 1 / x, the same for all tiles at one distance. All of them are computed in float64, once a call. Where the
+queries of a call begin at many places (sequences in pages) there is no such table of distances, and a program
+computes its tile's two numbers itself, in what it would compute the bias exactly in (`centre_of`).
 """
 
 import triton
@@ -59,6 +61,21 @@ def rate_of(log_rate, FLOAT64: tl.constexpr):
     """r = exp(log_rate), correctly rounded to what `power` computes in."""
     rate = tl.exp(log_rate.to(tl.float64))
     return rate if FLOAT64 else rate.to(tl.float32)
+
+
+@triton.jit
+def load_law(parameters_ptr, head, heads, KIND: tl.constexpr, FLOAT64: tl.constexpr):
+    """The rate, β and μ of a head, or of each of several; the slope under a Laplace prior, and else zeros."""
+    rate = 0.0
+    beta = 0.0
+    mu = 0.0
+    if KIND == LAPLACE:
+        rate = tl.load(parameters_ptr + head)
+    elif KIND == GENERALIZED_GAUSSIAN:
+        rate = rate_of(tl.load(parameters_ptr + head), FLOAT64)
+        beta = tl.load(parameters_ptr + heads + head)
+        mu = tl.load(parameters_ptr + 2 * heads + head)
+    return rate, beta, mu
 
 
 @triton.jit
@@ -103,6 +120,13 @@ def polynomial(u, series, DEGREE: tl.constexpr):
     for m in tl.static_range(DEGREE - 2, -1, -1):
         value = series[m] + value * u
     return value
+
+
+@triton.jit
+def centre_of(rel, rate, beta, mu, FLOAT64: tl.constexpr):
+    """What one tile's polynomial is made of, for its rel_c: b_c and 1 / x."""
+    offset = tl.abs(rel.to(tl.float32) - mu) + EPSILON
+    return power(rel, rate, beta, mu, FLOAT64), 1.0 / offset
 
 
 @triton.jit

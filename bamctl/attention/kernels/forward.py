@@ -27,15 +27,108 @@ from bamctl.attention.kernels.bias import (
     FAR,
     GENERALIZED_GAUSSIAN,
     HIGH_DEGREE,
-    LAPLACE,
     LOW_DEGREE,
     SERIES,
+    load_law,
     load_series,
-    rate_of,
     tiles_up_to,
 )
 from bamctl.attention.kernels.online import attend
 from bamctl.attention.kernels.rows import load_rows, row_factors, store_rows
+
+
+@triton.jit
+def attend_block(
+    q,
+    k_ptr,  # of this head
+    v_ptr,
+    k_strides,
+    v_strides,
+    pages_ptr,  # of this sequence, where PAGE
+    first_position,  # the first of `positions`, which follow one another
+    positions,
+    content_factor,
+    bias_factor,
+    keys,
+    start,  # the first tile of keys to look at
+    rate,
+    beta,
+    mu,
+    far,  # see `attend`; this and the next two under a generalized Gaussian
+    series_ptr,  # of this head
+    limits_ptr,
+    KIND: tl.constexpr,
+    WIDE_OFFSETS: tl.constexpr,
+    FLOAT64: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """The running output, maximum and sum of a block of rows, over the tiles from `start` on."""
+    # Tiles 0 … plain - 1 are visible to every row whole; tiles plain … end - 1 need masks.
+    plain = (tl.minimum(first_position + 1, keys) // BLOCK_N).to(tl.int32)
+    end = tl.cdiv(tl.minimum(first_position + BLOCK_M, keys), BLOCK_N).to(tl.int32)
+    plain = tl.maximum(plain, start)
+
+    out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    series = ()
+    low = start
+    high = start
+    if KIND == GENERALIZED_GAUSSIAN:
+        series = load_series(series_ptr)
+        rel_of_first = BLOCK_N // 2 - BLOCK_M // 2 - first_position.to(tl.int64)
+        low_limit = tl.load(limits_ptr)
+        high_limit = tl.load(limits_ptr + 1)
+        low = tl.minimum(tl.maximum(tiles_up_to(low_limit, rel_of_first, BLOCK_N), start), plain).to(tl.int32)
+        high = tl.minimum(tl.maximum(tiles_up_to(high_limit, rel_of_first, BLOCK_N), low), plain).to(tl.int32)
+
+    for region in tl.static_range(4):
+        if region == 0:
+            n_from, n_to = plain, end
+        elif region == 1:
+            n_from, n_to = high, plain
+        elif region == 2:
+            n_from, n_to = low, high
+        else:
+            n_from, n_to = start, low
+        if region < 2 or KIND == GENERALIZED_GAUSSIAN:
+            out, peak, total = attend(
+                out,
+                peak,
+                total,
+                q,
+                k_ptr,
+                v_ptr,
+                k_strides,
+                v_strides,
+                pages_ptr,
+                positions,
+                content_factor,
+                bias_factor,
+                keys,
+                rate,
+                beta,
+                mu,
+                series,
+                far,
+                n_from,
+                n_to,
+                DEGREE=HIGH_DEGREE if region == 2 else LOW_DEGREE if region == 3 else 0,
+                MASKED=region == 0,
+                KIND=KIND,
+                WIDE_OFFSETS=WIDE_OFFSETS,
+                FLOAT64=FLOAT64,
+                HEAD_SIZE=HEAD_SIZE,
+                BLOCK_D=BLOCK_D,
+                BLOCK_M=BLOCK_M,
+                BLOCK_N=BLOCK_N,
+                PAGE=PAGE,
+            )
+    return out, peak, total
 
 
 @triton.jit(do_not_specialize=["heads", "queries", "keys", "offset", "distances", "nearest"])
@@ -90,15 +183,7 @@ def forward(
     content_factor, bias_factor = row_factors(
         t_ptr + head.to(tl.int64) * queries, rows, row_exists, positions, keys, HEAD_SIZE, SSMAX, SCALES_PRIOR
     )
-    rate = 0.0
-    beta = 0.0
-    mu = 0.0
-    if KIND == LAPLACE:
-        rate = tl.load(parameters_ptr + head)
-    elif KIND == GENERALIZED_GAUSSIAN:
-        rate = rate_of(tl.load(parameters_ptr + head), FLOAT64)
-        beta = tl.load(parameters_ptr + heads + head)
-        mu = tl.load(parameters_ptr + 2 * heads + head)
+    rate, beta, mu = load_law(parameters_ptr, head, heads, KIND, FLOAT64)
 
     q_ptr += batch * q_strides[0] + head.to(tl.int64) * q_strides[1]
     k_ptr += batch * k_strides[0] + (head // GROUP).to(tl.int64) * k_strides[1]
@@ -106,74 +191,42 @@ def forward(
     out_ptr += batch * out_strides[0] + head.to(tl.int64) * out_strides[1]
     q = load_rows(q_ptr, q_strides, block * BLOCK_M, queries, True, WIDE_OFFSETS, HEAD_SIZE, BLOCK_D, BLOCK_M)
 
-    # Tiles 0 … plain - 1 are visible to every row whole; tiles plain … end - 1 need masks.
-    first_position = offset + block * BLOCK_M
-    plain = (tl.minimum(first_position + 1, keys) // BLOCK_N).to(tl.int32)
-    end = tl.cdiv(tl.minimum(first_position + BLOCK_M, keys), BLOCK_N).to(tl.int32)
     start = 0
     if SKIPS:
         first = tl.load(first_ptr + head * blocks + block)
         start = (tl.maximum(first, 0) // BLOCK_N).to(tl.int32)
-    plain = tl.maximum(plain, start)
-
-    out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    series = ()
     far = far_ptr
-    low = start
-    high = start
     if KIND == GENERALIZED_GAUSSIAN:
         distance = nearest + block * (BLOCK_M // BLOCK_N)
         far += (head.to(tl.int64) * distances + distance) * FAR
-        series = load_series(series_ptr + 2 * head * SERIES)
-        rel_of_first = BLOCK_N // 2 - BLOCK_M // 2 - first_position.to(tl.int64)
-        low_limit = tl.load(limits_ptr + 2 * head)
-        high_limit = tl.load(limits_ptr + 2 * head + 1)
-        low = tl.minimum(tl.maximum(tiles_up_to(low_limit, rel_of_first, BLOCK_N), start), plain).to(tl.int32)
-        high = tl.minimum(tl.maximum(tiles_up_to(high_limit, rel_of_first, BLOCK_N), low), plain).to(tl.int32)
-
-    for region in tl.static_range(4):
-        if region == 0:
-            n_from, n_to = plain, end
-        elif region == 1:
-            n_from, n_to = high, plain
-        elif region == 2:
-            n_from, n_to = low, high
-        else:
-            n_from, n_to = start, low
-        if region < 2 or KIND == GENERALIZED_GAUSSIAN:
-            out, peak, total = attend(
-                out,
-                peak,
-                total,
-                q,
-                k_ptr,
-                v_ptr,
-                k_strides,
-                v_strides,
-                positions,
-                content_factor,
-                bias_factor,
-                keys,
-                rate,
-                beta,
-                mu,
-                series,
-                far,
-                n_from,
-                n_to,
-                DEGREE=HIGH_DEGREE if region == 2 else LOW_DEGREE if region == 3 else 0,
-                MASKED=region == 0,
-                KIND=KIND,
-                WIDE_OFFSETS=WIDE_OFFSETS,
-                FLOAT64=FLOAT64,
-                HEAD_SIZE=HEAD_SIZE,
-                BLOCK_D=BLOCK_D,
-                BLOCK_M=BLOCK_M,
-                BLOCK_N=BLOCK_N,
-            )
-
+    out, peak, total = attend_block(
+        q,
+        k_ptr,
+        v_ptr,
+        k_strides,
+        v_strides,
+        k_ptr,
+        offset + block * BLOCK_M,
+        positions,
+        content_factor,
+        bias_factor,
+        keys,
+        start,
+        rate,
+        beta,
+        mu,
+        far,
+        series_ptr + 2 * head * SERIES,
+        limits_ptr + 2 * head,
+        KIND=KIND,
+        WIDE_OFFSETS=WIDE_OFFSETS,
+        FLOAT64=FLOAT64,
+        HEAD_SIZE=HEAD_SIZE,
+        BLOCK_D=BLOCK_D,
+        BLOCK_M=BLOCK_M,
+        BLOCK_N=BLOCK_N,
+        PAGE=0,
+    )
     store_rows(
         out_ptr,
         out_strides,

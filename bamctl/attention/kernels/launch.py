@@ -1,7 +1,7 @@
-"""Launches the kernels: allocates what they write, and works out their grids and constants.
+"""Launches the forward kernels: allocates what they write, and works out grids and constants.
 
 Shapes: B batch, H query heads, G key-value heads, C queries, N keys, D head size, P values of a prior for
-each head, T blocks of queries, U tiles of keys, S distances between the two.
+each head, T blocks of queries, S distances between a block and a tile of keys.
 
 Positions are relative to the first key: `offset` is that of the first query.
 """
@@ -15,21 +15,26 @@ import torch
 import triton
 from torch import Tensor
 
-from bamctl.attention.kernels import (
-    backward_keys,
-    backward_queries,
-    bias,
-    decode,
-    reach,
-)
+from bamctl.attention.kernels import bias, decode, reach
 from bamctl.attention.kernels import (
     forward as forward_kernel,
 )
 from bamctl.attention.kernels.tiles import Tiles, architecture, tiles_for
+from bamctl.attention.priors import GeneralizedGaussian, Laplace, Prior
 
 UNIFORM, LAPLACE, GENERALIZED_GAUSSIAN = (
     int(x.value) for x in (bias.UNIFORM, bias.LAPLACE, bias.GENERALIZED_GAUSSIAN)
 )
+
+
+def prior_parameters(prior: Prior) -> tuple[int, Tensor | None]:
+    """The kind of a prior, and its values ``[P, H]`` in fp32."""
+    if isinstance(prior, GeneralizedGaussian):
+        values = (prior.log_rate.float(), prior.beta.float(), prior.mu.float())
+        return GENERALIZED_GAUSSIAN, torch.stack(values)
+    if isinstance(prior, Laplace):
+        return LAPLACE, prior.slopes.float()[None]
+    return UNIFORM, None
 
 
 BY_DEVICE = 0
@@ -59,7 +64,8 @@ def needs_wide_positions(offset: int, queries: int, keys: int, block: int) -> bo
     return max(offset + queries, keys) + 2 * block >= 2**31
 
 
-def _constants(q_BHCD: Tensor, kind: int, scales_prior: bool) -> dict[str, Any]:
+def shared_constants(q_BHCD: Tensor, kind: int, scales_prior: bool) -> dict[str, Any]:
+    """Of every kernel of attention."""
     return {
         "KIND": kind,
         "SCALES_PRIOR": scales_prior,
@@ -70,7 +76,7 @@ def _constants(q_BHCD: Tensor, kind: int, scales_prior: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FarField:
+class FarField:
     """What `bias.far_field` leaves for a kernel; tensors of no use where the prior has none."""
 
     far: Tensor
@@ -80,11 +86,12 @@ class _FarField:
     nearest: int
 
 
-def _far_field(
+def make_far_field(
     q_BHCD: Tensor, keys: int, parameters_PH: Tensor | None, kind: int, offset: int, tiles: Tiles
-) -> _FarField:
+) -> FarField:
+    """What the kernels read of the far field under tiles of this form."""
     if kind != GENERALIZED_GAUSSIAN:
-        return _FarField(far=q_BHCD, series=q_BHCD, limits=q_BHCD, distances=0, nearest=0)
+        return FarField(far=q_BHCD, series=q_BHCD, limits=q_BHCD, distances=0, nearest=0)
     heads, queries = q_BHCD.shape[1:3]
     step = min(tiles.block_m, tiles.block_n)
     last_tile = triton.cdiv(keys, tiles.block_n) - 1
@@ -92,7 +99,7 @@ def _far_field(
     nearest = last_tile * (tiles.block_n // step)
     distances = nearest + last_block * (tiles.block_m // step) + 1
     device = q_BHCD.device
-    field = _FarField(
+    field = FarField(
         far=torch.empty((heads, distances, bias.FAR.value), device=device),
         series=torch.empty((heads, 2, bias.SERIES.value), device=device),
         limits=torch.empty((heads, 2), device=device, dtype=torch.int64),
@@ -114,12 +121,12 @@ def _far_field(
     return field
 
 
-def _splits(q_BHCD: Tensor, groups: int, keys: int) -> int:
-    """As many as give every multiprocessor two programs."""
-    if q_BHCD.device.type != "cuda":
+def choose_splits(device: torch.device, programs: int, keys: int) -> int:
+    """As many as give every multiprocessor two programs, where unsplit there would be so many in all."""
+    if device.type != "cuda":
         return 1
-    processors = torch.cuda.get_device_properties(q_BHCD.device).multi_processor_count
-    wanted = math.ceil(2 * processors / (q_BHCD.shape[0] * groups))
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    wanted = math.ceil(2 * processors / programs)
     return max(1, min(wanted, keys // SPLIT_KEYS))
 
 
@@ -152,9 +159,9 @@ def forward(
     out_BHCD = torch.empty_like(q_BHCD)
     lse_BHC = q_BHCD.new_empty((batch, heads, queries), dtype=torch.float32)
     if splits == BY_DEVICE:
-        splits = _splits(q_BHCD, groups, keys)
+        splits = choose_splits(q_BHCD.device, batch * groups, keys)
     chosen = choose_tiles("forward" if splits == 1 else "decode", q_BHCD, tiles)
-    constants = _constants(q_BHCD, kind, scales_prior) | {
+    constants = shared_constants(q_BHCD, kind, scales_prior) | {
         "SSMAX": t_HC is not None,
         "SKIPS": content_H is not None,
         "GROUP": heads // groups,
@@ -185,7 +192,7 @@ def forward(
                 BLOCK_M=chosen.block_m,
             )
         if splits == 1:
-            field = _far_field(q_BHCD, keys, parameters_PH, kind, offset, chosen)
+            field = make_far_field(q_BHCD, keys, parameters_PH, kind, offset, chosen)
             forward_kernel.forward[(blocks * batch * heads,)](
                 q_BHCD,
                 k_BGND,
@@ -252,146 +259,3 @@ def forward(
                 BLOCK_P=max(decode.PARTS.value, triton.next_power_of_2(splits)),
             )
     return out_BHCD, lse_BHC, first_HT
-
-
-def backward(
-    d_out_BHCD: Tensor,
-    q_BHCD: Tensor,
-    k_BGND: Tensor,
-    v_BGND: Tensor,
-    out_BHCD: Tensor,
-    lse_BHC: Tensor,
-    first_HT: Tensor,
-    t_HC: Tensor | None,
-    parameters_PH: Tensor | None,
-    *,
-    kind: int,
-    learns_prior: bool,
-    learns_mu: bool,
-    scales_prior: bool,
-    offset: int,
-    first_block: int,
-    tiles: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v, t ``[H, C]`` and the prior's values ``[P, H]``; the last two may be empty.
-
-    Args:
-        first_block: queries of a block of `first_HT`.
-    """
-    batch, heads, queries, _ = q_BHCD.shape
-    groups, keys = k_BGND.shape[1:3]
-    dq, dk, dv = torch.empty_like(q_BHCD), torch.empty_like(k_BGND), torch.empty_like(v_BGND)
-    of_queries = choose_tiles("backward_queries", q_BHCD, tiles)
-    of_keys = choose_tiles("backward_keys", q_BHCD, tiles)
-    skips = first_HT.shape[1] > 0
-    # A block of queries of this pass lies within one of the forward pass.
-    if first_block % of_queries.block_m and queries > of_queries.block_m:
-        raise ValueError(f"blocks of {of_queries.block_m} queries do not divide those of {first_block}")
-    delta = torch.empty_like(lse_BHC)
-    d_t = torch.empty_like(lse_BHC) if t_HC is not None else lse_BHC.new_empty(0)
-    blocks = triton.cdiv(queries, of_queries.block_m)
-    parts = lse_BHC.new_empty(
-        (len(parameters_PH), batch, heads, blocks) if learns_prior and parameters_PH is not None else 0
-    )
-    block = max(of_queries.block_m, of_queries.block_n, of_keys.block_m, of_keys.block_n)
-    constants = _constants(q_BHCD, kind, scales_prior) | {
-        "SSMAX": t_HC is not None,
-        "SKIPS": skips,
-        "GROUP": heads // groups,
-        "WIDE_POSITIONS": needs_wide_positions(offset, queries, keys, block),
-        "WIDE_OFFSETS": needs_wide_offsets((q_BHCD, k_BGND, v_BGND, out_BHCD, d_out_BHCD, dq, dk, dv), block),
-    }
-    t = q_BHCD if t_HC is None else t_HC.contiguous()
-    parameters = q_BHCD if parameters_PH is None else parameters_PH.contiguous()
-    with torch.cuda.device_of(q_BHCD):
-        field = _far_field(q_BHCD, keys, parameters_PH, kind, offset, of_queries)
-        backward_queries.backward_queries[(blocks * batch * heads,)](
-            q_BHCD,
-            k_BGND,
-            v_BGND,
-            out_BHCD,
-            d_out_BHCD,
-            lse_BHC,
-            delta,
-            dq,
-            d_t,
-            parts,
-            t,
-            parameters,
-            first_HT,
-            field.far,
-            field.series,
-            field.limits,
-            q_BHCD.stride(),
-            k_BGND.stride(),
-            v_BGND.stride(),
-            out_BHCD.stride(),
-            d_out_BHCD.stride(),
-            dq.stride(),
-            heads,
-            queries,
-            keys,
-            offset,
-            field.distances,
-            field.nearest,
-            first_HT.shape[1],
-            LEARNS_PRIOR=learns_prior,
-            LEARNS_MU=learns_mu,
-            BLOCK_M=of_queries.block_m,
-            BLOCK_N=of_queries.block_n,
-            FIRST_BLOCK=first_block,
-            num_warps=of_queries.warps,
-            num_stages=of_queries.stages,
-            **constants,
-        )
-        key_tiles = triton.cdiv(keys, of_keys.block_n)
-        if (of_keys.block_m, of_keys.block_n) != (of_queries.block_m, of_queries.block_n):
-            field = _far_field(q_BHCD, keys, parameters_PH, kind, offset, of_keys)
-        last_HU = last_blocks(first_HT, first_block, of_keys, queries, key_tiles) if skips else first_HT
-        backward_keys.backward_keys[(key_tiles * batch * groups,)](
-            q_BHCD,
-            k_BGND,
-            v_BGND,
-            d_out_BHCD,
-            lse_BHC,
-            delta,
-            dk,
-            dv,
-            t,
-            parameters,
-            last_HU,
-            field.far,
-            field.series,
-            field.limits,
-            q_BHCD.stride(),
-            k_BGND.stride(),
-            v_BGND.stride(),
-            d_out_BHCD.stride(),
-            dk.stride(),
-            dv.stride(),
-            heads,
-            queries,
-            keys,
-            offset,
-            field.distances,
-            field.nearest,
-            BLOCK_M=of_keys.block_m,
-            BLOCK_N=of_keys.block_n,
-            num_warps=of_keys.warps,
-            num_stages=of_keys.stages,
-            **constants,
-        )
-    return dq, dk, dv, d_t.sum(0) if t_HC is not None else d_t, parts.sum((1, 3)) if learns_prior else parts
-
-
-def last_blocks(first_HT: Tensor, first_block: int, tiles: Tiles, queries: int, key_tiles: int) -> Tensor:
-    """For each tile of keys, the end of the blocks of queries that look at it ``[H, U]``, int32.
-
-    The first keys need not rise from block to block; a block counts as looking at all that a later one does.
-    """
-    rising_HT = first_HT.flip(1).cummin(1).values.flip(1)
-    ends_U = torch.arange(1, key_tiles + 1, device=first_HT.device) * tiles.block_n
-    looking_HU = torch.searchsorted(rising_HT, ends_U.expand(len(first_HT), -1).contiguous())
-    rows_HU = looking_HU * first_block
-    blocks = triton.cdiv(queries, tiles.block_m)
-    return ((rows_HU + tiles.block_m - 1) // tiles.block_m).clamp(max=blocks).int()

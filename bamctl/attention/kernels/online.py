@@ -1,13 +1,15 @@
 """Tiles of keys and values taken into a running softmax, whatever the rows are.
 
 Shapes: M rows (queries), N keys of a tile, D head size.
+
+Keys and values lie in one piece or in pages, see `bamctl.attention.kernels.rows`.
 """
 
 import triton
 import triton.language as tl
 
-from bamctl.attention.kernels.bias import FAR, GENERALIZED_GAUSSIAN, LAPLACE, polynomial, power
-from bamctl.attention.kernels.rows import load_rows
+from bamctl.attention.kernels.bias import FAR, GENERALIZED_GAUSSIAN, LAPLACE, centre_of, polynomial, power
+from bamctl.attention.kernels.rows import load_keys, load_pages
 
 LARGEST = tl.constexpr(3e38)
 """Logits are kept within this: a bias times an SSMax factor may pass the end of fp32."""
@@ -23,6 +25,7 @@ def attend(
     v_ptr,
     k_strides,
     v_strides,
+    pages_ptr,  # of this sequence, where PAGE
     positions,
     content_factor,
     bias_factor,
@@ -31,7 +34,7 @@ def attend(
     beta,
     mu,
     series,
-    far,  # of the tile n = 0; that of tile n lies n · FAR before it
+    far,  # of the tile n = 0; that of tile n lies n · FAR before it. Of no use where PAGE
     n_from,
     n_to,
     DEGREE: tl.constexpr,  # of the polynomial; 0: exact
@@ -43,6 +46,7 @@ def attend(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,  # slots of a page; 0: keys lie in one piece
 ):
     """Takes the tiles n_to - 1 … n_from into the running output, maximum and sum of a block of rows."""
     columns = tl.arange(0, BLOCK_N)
@@ -52,7 +56,11 @@ def attend(
     for step in tl.range(0, n_to - n_from):
         n = n_to - 1 - step
         key = n * BLOCK_N + columns
-        k = load_rows(k_ptr, k_strides, n * BLOCK_N, keys, MASKED, WIDE_OFFSETS, HEAD_SIZE, BLOCK_D, BLOCK_N)
+        first = n * BLOCK_N
+        pages = load_pages(pages_ptr, first, keys, MASKED, BLOCK_N, PAGE)
+        k = load_keys(
+            k_ptr, k_strides, pages, first, keys, MASKED, WIDE_OFFSETS, HEAD_SIZE, BLOCK_D, BLOCK_N, PAGE
+        )
         content = tl.dot(q, tl.trans(k), input_precision="ieee")
 
         if KIND == GENERALIZED_GAUSSIAN:
@@ -62,8 +70,12 @@ def attend(
                 logits = content * content_factor[:, None] + bias * bias_factor[:, None]
                 logits = tl.minimum(tl.maximum(logits, -LARGEST), LARGEST)
             else:
-                centre = tl.load(far - n * FAR)
-                scale = tl.load(far - n * FAR + 1)
+                if PAGE == 0:
+                    centre = tl.load(far - n * FAR)
+                    scale = tl.load(far - n * FAR + 1)
+                else:
+                    rel = first + BLOCK_N // 2 - (origin + BLOCK_M // 2)
+                    centre, scale = centre_of(rel, rate, beta, mu, FLOAT64)
                 u = (centred_columns * scale)[None, :] - (centred_rows * scale)[:, None]
                 shape = polynomial(u, series, DEGREE)
                 logits = content * content_factor[:, None] + shape * (centre * bias_factor)[:, None]
@@ -84,7 +96,9 @@ def attend(
         weights = tl.exp2(logits - reference[:, None])
         shrink = tl.exp2(peak - reference)
         total = total * shrink + tl.sum(weights, 1)
-        v = load_rows(v_ptr, v_strides, n * BLOCK_N, keys, MASKED, WIDE_OFFSETS, HEAD_SIZE, BLOCK_D, BLOCK_N)
+        v = load_keys(
+            v_ptr, v_strides, pages, first, keys, MASKED, WIDE_OFFSETS, HEAD_SIZE, BLOCK_D, BLOCK_N, PAGE
+        )
         out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
         peak = new_peak
     return out, peak, total

@@ -8,6 +8,9 @@ import torch
 MOST_DECODED = 16
 """Up to so many queries the keys may be split over programs."""
 
+FIRST_KEYS_WARPS = 2
+"""Of ``paged_first_keys``, whose blocks of queries are those of ``paged_forward``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
@@ -25,12 +28,16 @@ class Tiles:
 _INTERPRETER = Tiles(block_m=32, block_n=32)
 
 # Of halves, by architecture, for head sizes up to 64 and up to 128: what benchmarks/compile_kernels.py shows
-# to spill nothing.
+# to spill nothing. Where there is nothing of its own for ``paged_forward``, it has the tiles of ``forward``.
 _TILES = {
     "sm80": {
         "forward": (
             Tiles(block_m=128, block_n=64, warps=8, stages=3),
             Tiles(block_m=128, block_n=32, warps=8, stages=3),
+        ),
+        "paged_forward": (
+            Tiles(block_m=128, block_n=64, warps=8, stages=3),
+            Tiles(block_m=128, block_n=32, warps=8),
         ),
         "backward_queries": (Tiles(block_m=128, block_n=32, warps=8), Tiles(block_m=32, block_n=32)),
         "backward_keys": (Tiles(block_m=32, block_n=128, warps=8), Tiles(block_m=32, block_n=64, warps=8)),
@@ -69,7 +76,8 @@ def tiles_for(kernel: str, head_size: int, element_size: int, architecture: str)
     """The tiles of a kernel, such that halves spill nothing up to head size 128 and shared memory suffices.
 
     Args:
-        kernel: ``forward``, ``decode``, ``backward_queries`` or ``backward_keys``.
+        kernel: ``forward``, ``decode``, ``backward_queries``, ``backward_keys``, ``paged_forward`` or
+            ``paged_decode``.
         head_size: D.
         element_size: bytes of an element of q, k and v.
         architecture: as of the function of that name; those that are not known are taken for ``sm80``, with
@@ -78,14 +86,17 @@ def tiles_for(kernel: str, head_size: int, element_size: int, architecture: str)
     if architecture == "interpreter":
         return _INTERPRETER
     row_bytes = head_size * element_size
-    if kernel == "decode":
+    if kernel in ("decode", "paged_decode"):
         return Tiles(block_m=MOST_DECODED, block_n=64 if row_bytes <= 256 else 32)
     if row_bytes > 512:
         return Tiles(block_m=32, block_n=16, stages=1)
     if row_bytes > 256 or element_size == 4:
         return Tiles(block_m=32, block_n=32, stages=1)
     family = "gfx" if architecture.startswith("gfx") else {"sm103": "sm100"}.get(architecture, architecture)
-    return _TILES.get(family, _TILES["sm80"])[kernel][head_size > 64]
+    of_kernels = _TILES.get(family, _TILES["sm80"])
+    if kernel == "paged_forward":
+        kernel = kernel if kernel in of_kernels else "forward"
+    return of_kernels[kernel][head_size > 64]
 
 
 @functools.cache

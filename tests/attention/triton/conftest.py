@@ -191,6 +191,11 @@ def compare(device: torch.device) -> Callable[..., Comparison]:
     return compare
 
 
+@pytest.fixture(scope="session")
+def largest_logits() -> Callable[..., Tensor]:
+    return _largest_logits
+
+
 def _largest_logits(leaves: dict[str, Tensor], prior: Prior, arguments: dict[str, Any]) -> Tensor:
     with torch.no_grad():
         q, k, _, *s = leaves.values()

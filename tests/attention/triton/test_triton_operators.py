@@ -19,6 +19,7 @@ def _inputs(device: torch.device, requires_grad: bool = True) -> tuple[Tensor, T
 def test_the_operators_keep_their_promises(splits: int, full: bool, device: torch.device) -> None:
     """Schema, fake tensors, autograd registration and tracing, by PyTorch's own checks."""
     from bamctl.attention import triton
+    from bamctl.attention.kernels import launch
 
     q, k, v = _inputs(device)
     t = torch.rand(2, 3, device=device, requires_grad=True) if full else None
@@ -28,7 +29,7 @@ def test_the_operators_keep_their_promises(splits: int, full: bool, device: torc
         *(q, k, v, t),
         parameters if full else None,
         content,
-        triton.GENERALIZED_GAUSSIAN if full else triton.UNIFORM,
+        launch.GENERALIZED_GAUSSIAN if full else launch.UNIFORM,
         *(True, True, 14, [16, 16, 4, 1], splits),
     )
     torch.library.opcheck(triton._forward, arguments)
@@ -38,7 +39,7 @@ def test_the_operators_keep_their_promises(splits: int, full: bool, device: torc
     backward = (
         *(torch.randn_like(out), q, k, v, out, lse, first, t),
         parameters if full else None,
-        triton.GENERALIZED_GAUSSIAN if full else triton.UNIFORM,
+        launch.GENERALIZED_GAUSSIAN if full else launch.UNIFORM,
         *(full, full, True, 14, 16, [16, 16, 4, 1]),
     )
     # No autograd of its own: the gradient of a gradient is refused.

@@ -200,7 +200,7 @@ def test_leaving_out_changes_nothing(name: str, compare: Callable[..., Any]) -> 
 
 def test_blocks_that_look_at_a_tile_of_keys() -> None:
     """The end of the blocks of queries, where first keys rise, fall, and where blocks differ in size."""
-    from bamctl.attention.kernels.launch import last_blocks
+    from bamctl.attention.kernels.launch_backward import last_blocks
     from bamctl.attention.kernels.tiles import Tiles
 
     first_HT = torch.tensor([[0, 0, 40, 60], [0, 50, 20, 64]])  # of blocks of 32 queries
