@@ -6,8 +6,8 @@ P values of a prior for each head, T blocks of queries.
 The kernels are in `bamctl.attention.kernels`, a family a file: `forward` and `decode` (few queries over many
 keys), `backward_queries` and `backward_keys`, the `bias` that they share, the search for the keys that matter
 (`reach`), and what launches them (`launch`, `launch_backward`). Registered with PyTorch are
-``bamctl::attention_forward`` and ``bamctl::attention_backward``, so that torch.compile takes a model that calls
-`attention` as one graph.
+``bamctl::attention_forward`` and ``bamctl::attention_backward``, so that torch.compile takes a model that
+calls `attention` as one graph.
 """
 
 from typing import Any
