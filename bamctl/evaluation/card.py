@@ -168,7 +168,7 @@ def _curve(log: pd.DataFrame) -> Iterator[str]:
     yield "| step | longest context | loss | loss of answers | answers all right |"
     yield "|---|---|---|---|---|"
     for part in np.array_split(np.arange(len(log)), min(_PARTS, len(log))):
-        rows = log.iloc[part]
+        rows = log.iloc[int(part[0]) : int(part[-1]) + 1]
         answer_loss = rows["answer_loss"].mean()  # a step whose examples ask for nothing has none
         yield (
             f"| {rows['step'].iloc[-1]} | {rows['length'].max()} | {rows['loss'].mean():.2f}"

@@ -293,7 +293,7 @@ class BamForCausalLM(BamPreTrainedModel, GenerationMixin):
         )
         logits = self.lm_head(outputs.last_hidden_state)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        loss = None
+        loss: Any = None  # versions of transformers name its type differently
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
         return CausalLMOutputWithPast(

@@ -199,7 +199,8 @@ def _pairs(firsts_HT: NDArray[np.int64], positions_T: NDArray[np.int64]) -> NDAr
     back_HT = positions_T - firsts_HT
     is_window_HT = (back_HT <= LONGEST_WINDOW) & (firsts_HT > 0)
     ahead_HT = np.where(is_window_HT, np.minimum(back_HT, LONGEST_BLOCK), TILE)
-    return (TILE * (back_HT + ahead_HT)).astype(float)
+    pairs_HT: NDArray[np.float64] = (TILE * (back_HT + ahead_HT)).astype(float)
+    return pairs_HT
 
 
 def _running_sum(of_HT: NDArray[np.float64], rows_T: NDArray[np.int64]) -> NDArray[np.float64]:
