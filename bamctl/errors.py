@@ -30,6 +30,22 @@ class RunFailed(BamctlError):
     exit_code = 1
 
 
+def torchvision_in_the_way(error: BaseException) -> str | None:
+    """One line where an import failed as torchvision is built for another torch; None where it did not.
+
+    transformers imports torchvision wherever it is installed, though nothing here uses it.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if "torchvision::nms does not exist" in str(seen):
+            return (
+                "torchvision is built for another torch, and nothing here needs it:"
+                " pip uninstall -y torchvision torchaudio torchcodec mends it"
+            )
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The tail of an error about an unknown name.
 

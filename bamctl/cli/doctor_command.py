@@ -75,9 +75,15 @@ def _machine() -> list[tuple[str, str]]:
 
 def _abilities() -> list[tuple[str, str]]:
     """What can be done here, and for what cannot be, what is missing."""
-    from bamctl.errors import BadInput
-    from bamctl.models.loading import DEFAULT_MODEL, open_checkpoint
+    from bamctl.errors import BadInput, torchvision_in_the_way
 
+    try:
+        from bamctl.models.loading import DEFAULT_MODEL, open_checkpoint
+    except Exception as error:  # whatever a library of another build makes it raise
+        told = torchvision_in_the_way(error)
+        if told is None:
+            raise
+        return [("all backends", f"cannot run: {told}")]
     try:
         checkpoint = open_checkpoint(DEFAULT_MODEL)
         rows = [

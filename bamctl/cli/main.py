@@ -23,7 +23,7 @@ from bamctl.cli.run_command import run
 from bamctl.cli.score_command import score
 from bamctl.cli.tasks_command import export, tasks_or_command
 from bamctl.cli.train_command import train
-from bamctl.errors import BamctlError
+from bamctl.errors import BamctlError, torchvision_in_the_way
 
 
 class Interrupted(BamctlError):
@@ -101,9 +101,10 @@ def main() -> None:
         status = _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
     except Exception as error:
         message = getattr(error, "format_message", None)  # what is wrong with the command line
-        if message is None:
+        told = torchvision_in_the_way(error) if message is None else message()
+        if told is None:
             raise
-        status = _fail(message(), 2)
+        status = _fail(told, 1 if message is None else 2)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -92,7 +92,8 @@ def test_the_command_line_itself(refused, arguments, said):
         (["--haystack", "models/tiny/model.safetensors"], "is not UTF-8 text"),
         (["--haystack", ""], "haystack"),
         # what runs it
-        (["--backend", "vllm"], "--backend 'vllm' is not known (known: auto, native, transformers)"),
+        (["--backend", "vlm"], "--backend 'vlm' is not known (did you mean vllm?)"),
+        (["--backend", "x"], "--backend 'x' is not known (known: auto, native, transformers, vllm)"),
         (["--backend", "natvie"], "--backend 'natvie' is not known (did you mean native?)"),
         (["--dtype", "float8"], "--dtype 'float8' is not known (did you mean float"),
         (["--dtype", "int4"], "--dtype 'int4' is not known"),

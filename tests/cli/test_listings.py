@@ -64,6 +64,7 @@ def test_no_model_at_all_is_said(empty, call, monkeypatch):
 
 def test_doctor_tells_what_is_there_and_what_can_run(folder, call, monkeypatch):
     monkeypatch.setattr("bamctl.models.loading.DEFAULT_MODEL", "tiny")
+    monkeypatch.setattr("bamctl.cli.doctor_command._vllm_ability", lambda model: f"can run {model}")
     outcome = call("doctor")
     assert (outcome.status, outcome.err) == (0, "")
     facts = dict(line.rstrip().split("  ", 1) for line in outcome.out.splitlines())

@@ -135,3 +135,25 @@ def test_a_full_disk_behind_stdout_is_one_line(environment, tmp_path, arguments)
     with FULL.open("w") as full, start(environment, tmp_path, *arguments, stdout=full) as process:
         assert process.communicate()[1] == f"bamctl: output: {os.strerror(errno.ENOSPC)}\n"
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("through", ["cause", "context", "itself"])
+def test_a_torchvision_of_another_torch_is_told_with_what_mends_it(monkeypatch, capsys, through):
+    def app(**_):
+        broken = RuntimeError("operator torchvision::nms does not exist")
+        if through == "itself":
+            raise broken
+        try:
+            raise broken
+        except RuntimeError as error:
+            if through == "cause":
+                raise ModuleNotFoundError("Could not import module 'PreTrainedModel'") from error
+            raise ModuleNotFoundError("Could not import module 'PreTrainedModel'")  # noqa: B904
+
+    monkeypatch.setattr(main_module, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("bamctl: torchvision is built for another torch")
+    assert line.endswith("pip uninstall -y torchvision torchaudio torchcodec mends it")

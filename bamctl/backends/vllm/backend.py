@@ -19,6 +19,7 @@ from bamctl.backends.devices import describe_device, end_tokens
 from bamctl.backends.hub import HubModel
 from bamctl.backends.memory import watch_peak_memory
 from bamctl.backends.vllm.engine import check_device, in_process, start_engine, stop_engine
+from bamctl.backends.vllm.installed import hushed
 from bamctl.backends.vllm.options import EngineOptions
 from bamctl.backends.vllm.scoring import Flight
 from bamctl.errors import BadInput, RunFailed
@@ -93,6 +94,8 @@ class VllmBackend:
         """Ends the engine; so does the end of this object, or of the program."""
         self.dtype = str(self._engine.model_config.dtype).removeprefix("torch.")
         self._request_ids = map(str, itertools.count())
+        with hushed():  # the first request pays for what is set up once, and is nobody's prompt
+            self._run([0])
 
     @property
     def device(self) -> str:
@@ -204,6 +207,8 @@ class VllmBackend:
                         allowed_token_ids=[flight.reference[missing]],
                     )
                     requests[request] = (flight, missing)
+            if not flight.finite:
+                raise RunFailed(f"{self.model.name}: its logits are not finite in {self.dtype}")
             if flight.complete:
                 done.append(flight)
         return done

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +75,7 @@ def start_engine(
     }
     if opened.has_arguments:
         arguments["hf_overrides"] = _Replaced(opened.config)
+    print(f"{opened.name}: starting vLLM's engine", file=sys.stderr, flush=True)
     with _environment(in_process(options)), hushed() as unseen:
         try:
             return vllm.LLM(**arguments)

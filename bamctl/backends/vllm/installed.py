@@ -11,13 +11,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from bamctl.errors import BadInput, NotInstalled, RunFailed
+from bamctl.errors import BadInput, NotInstalled, RunFailed, torchvision_in_the_way
 from bamctl.models.reading import one_line
-
-MEND_TORCHVISION = "pip uninstall -y torchvision torchaudio torchcodec"
-"""vLLM for CPUs does not need them, and those that its requirements bring are built for another torch."""
-
-TORCHVISION_SIGN = "torchvision::nms does not exist"
 
 _LEVEL = "VLLM_LOGGING_LEVEL"
 
@@ -30,6 +25,12 @@ _UNKNOWN = re.compile(r"Model architectures \['?(?P<architecture>\w+).*not suppo
 
 _PREFIX = re.compile(r"^\d+ validation errors? for \w+ (?:\w+ )?Value error, ")
 """What pydantic puts in front of an error of vLLM's configuration."""
+
+_SUFFIX = re.compile(r"\s*\[type=\w+, input_value=.*$")
+"""What pydantic puts behind it."""
+
+_UNBOUND = "Not enough allowed NUMA nodes"
+"""vLLM wants a memory node for each rank on a CPU, unless it is told to bind none to one."""
 
 _SEE_ABOVE = ("See root cause above", "Engine core initialization failed", "WorkerProc initialization failed")
 """What the parent of a process that failed says; the cause is in what that process wrote."""
@@ -54,12 +55,8 @@ def import_vllm() -> Any:
             import vllm
             from vllm import LLM  # noqa: F401 (what fails where torchvision is another torch's)
     except Exception as error:  # whatever a library of another build makes it raise
-        if TORCHVISION_SIGN in f"{error} {error.__cause__}":
-            raise BadInput(
-                "vllm cannot be imported: torchvision is built for another torch;"
-                f" {MEND_TORCHVISION} mends it"
-            ) from None
-        raise BadInput(f"vllm cannot be imported ({one_line(error)})") from None
+        told = torchvision_in_the_way(error) or one_line(error)
+        raise BadInput(f"vllm cannot be imported ({told})") from None
     if not chatty:
         # An exception of an engine in this process reaches us as such; its log would tell it once more.
         logging.getLogger("vllm").setLevel(logging.CRITICAL)
@@ -109,7 +106,7 @@ class Hushed:
 
     def cause(self, error: Exception) -> str:
         """The last meaningful line of what went wrong."""
-        told = _PREFIX.sub("", one_line(error))
+        told = _SUFFIX.sub("", _PREFIX.sub("", one_line(error)))
         if any(sign in str(error) for sign in _SEE_ABOVE):
             self._file.seek(0)
             written = self._file.read().decode(errors="replace")
@@ -133,4 +130,5 @@ def start_failed(name: str, error: Exception, cause: str) -> BadInput | RunFaile
     unknown = _UNKNOWN.search(cause)
     if unknown is not None:
         return BadInput(f"{name}: vLLM has no model of the architecture {unknown['architecture']}")
-    return RunFailed(f"{name}: vLLM's engine did not start ({cause})")
+    remedy = "; set VLLM_CPU_OMP_THREADS_BIND=nobind" if _UNBOUND in cause else ""
+    return RunFailed(f"{name}: vLLM's engine did not start ({cause}){remedy}")

@@ -81,6 +81,11 @@ def too_little(name: str, told: str) -> RunFailed | None:
         name: the model's.
         told: vLLM's error.
     """
+    if "No available memory for the cache blocks" in told:
+        return RunFailed(
+            f"{name}: vLLM has no memory for keys and values at all; raise --kv-cache-memory-bytes or, on a"
+            " GPU, --gpu-memory-utilization"
+        )
     found = _TOO_LITTLE.search(told)
     if found is None:
         return None

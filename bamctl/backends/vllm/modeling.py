@@ -291,6 +291,8 @@ class BamForCausalLM(nn.Module, SupportsPP):
                 continue
             if name not in places:
                 raise BadInput(f"the weights hold {name}, which config.json has no place for")
+            if not torch.isfinite(weight).all():
+                raise BadInput(f"weight {name} is not finite")
             ours, tensor, part = places.pop(name)
             if isinstance(part, Prior | ScalableSoftmax):
                 if weight.shape != (self.config.num_attention_heads,):

@@ -7,6 +7,7 @@ token's log-probability among all tokens, as it is taken before any is forbidden
 request reads little anew; without one it reads the whole prompt, which is as right and slower.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +65,11 @@ class Flight:
         if times is not None:
             # The requests for a reference's places run side by side.
             self.decode_seconds = max(self.decode_seconds, times.last_token_ts - self._first_token_at)
+
+    @property
+    def finite(self) -> bool:
+        """Whether what is known of the reference's log-probability is a number; else no logit is."""
+        return not any(math.isnan(logprob) for logprob in self.logprobs.values())
 
     @property
     def complete(self) -> bool:

@@ -178,3 +178,24 @@ def test_what_the_engine_changes_makes_another_model(tiny_checkpoint):
     assert digests[0] == digests[1] != digests[2]
     with pytest.raises(BadInput, match=r"max_num_seq: .*did you mean max_num_seqs"):
         opened(max_num_seq=3)
+
+
+def test_logits_that_are_not_finite_are_no_wrong_answer(save_foreign, make_prompt):
+    """A model of someone else's, whose weights vLLM takes as they are."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    form = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=1, **NO_ENDS
+    )
+    folder = save_foreign("llama-nan", form)
+    weights = load_file(folder / "model.safetensors")
+    spoilt = weights["model.norm.weight"] * torch.nan
+    save_file(
+        weights | {"model.norm.weight": spoilt}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
+    opened = open_model(str(folder), backend="vllm", engine=SMALL)
+    with pytest.raises(RunFailed, match="llama-nan: its logits are not finite in float32"):
+        opened.start(device="auto", dtype="auto", share_prefixes=True, longest=LONGEST).complete(
+            [make_prompt(40)]
+        )

@@ -19,6 +19,8 @@ FP32 = 2e-4
 # bf16 has 8 bits: a logit of 8 is known to 1/32, and to no more where it is rounded once.
 BF16 = 1 / 32
 
+EXPENSIVE = pytest.mark.expensive
+
 
 @pytest.mark.parametrize("name", ["ggd", "rotary ssmax"])
 def test_requests_that_have_to_give_way(
@@ -46,7 +48,9 @@ def test_requests_that_have_to_give_way(
     assert worst < FP32
 
 
-@pytest.mark.parametrize("name", ["ggd ssmax", "sinusoidal", "rotary"])
+@pytest.mark.parametrize(
+    "name", ["ggd ssmax", *(pytest.param(n, marks=EXPENSIVE) for n in ("sinusoidal", "rotary"))]
+)
 def test_a_compiled_model(
     name: str,
     find_case: Callable[[str], Path],
@@ -108,7 +112,7 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("interpreter")
-@pytest.mark.parametrize("name", ["ggd ssmax", "laplace ssmax"])
+@pytest.mark.parametrize("name", ["ggd ssmax", pytest.param("laplace ssmax", marks=EXPENSIVE)])
 def test_the_kernel(
     name: str,
     find_case: Callable[[str], Path],

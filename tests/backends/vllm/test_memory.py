@@ -56,3 +56,10 @@ def test_too_little_memory_is_told_with_what_is_needed_and_what_would_fit(estima
     assert "tiny: the keys and values of 8192 tokens take 2.0 GiB, and vLLM has 1.0 GiB" in str(error)
     assert ("enough for 4096 tokens" in str(error)) == bool(estimate)
     assert too_little("tiny", "something else") is None
+
+
+def test_no_memory_at_all_is_told_with_what_to_raise():
+    told = str(too_little("tiny", "No available memory for the cache blocks. Try increasing something."))
+    assert told.startswith(
+        "tiny: vLLM has no memory for keys and values at all; raise --kv-cache-memory-bytes"
+    )

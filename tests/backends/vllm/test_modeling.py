@@ -79,6 +79,14 @@ def test_a_tensor_too_many_is_named(name: str, unread: tuple[Any, dict[str, Tens
         model.load_weights([*tensors.items(), (name, torch.zeros(3))])
 
 
+def test_a_weight_that_is_not_finite_is_named(unread: tuple[Any, dict[str, Tensor]]) -> None:
+    model, weights = unread
+    spoilt = weights["model.norm.weight"].clone()
+    spoilt[3] = float("nan")
+    with pytest.raises(BadInput, match=r"weight model\.norm\.weight is not finite"):
+        model.load_weights((weights | {"model.norm.weight": spoilt}).items())
+
+
 def test_a_prior_of_other_heads_is_named(unread: tuple[Any, dict[str, Tensor]]) -> None:
     """Of more heads than there are, a rank would silently take its part."""
     model, tensors = unread
