@@ -5,7 +5,7 @@ that line on stderr; nothing of ours lets a traceback reach a user for a mistake
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class BamctlError(Exception):
@@ -30,20 +30,27 @@ class RunFailed(BamctlError):
     exit_code = 1
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from, each once."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        yield cause
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+
+
 def torchvision_in_the_way(error: BaseException) -> str | None:
     """One line where an import failed as torchvision is built for another torch; None where it did not.
 
     transformers imports torchvision wherever it is installed, though nothing here uses it.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if "torchvision::nms does not exist" in str(seen):
-            return (
-                "torchvision is built for another torch, and nothing here needs it:"
-                " pip uninstall -y torchvision torchaudio torchcodec mends it"
-            )
-        seen = seen.__cause__ or seen.__context__
-    return None
+    if not any("torchvision::nms does not exist" in str(cause) for cause in causes(error)):
+        return None
+    return (
+        "torchvision is built for another torch, and nothing here needs it:"
+        " pip uninstall -y torchvision torchaudio torchcodec mends it"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
-from bamctl.errors import BadInput, did_you_mean
+from bamctl.errors import BadInput, causes, did_you_mean
 from bamctl.models.loading import no_progress_bar
 from bamctl.models.naming import find_path, is_checkpoint, model_folders
 from bamctl.models.reading import one_line
@@ -112,14 +112,10 @@ def _why_not_fetched(error: BaseException) -> str:
         RepositoryNotFoundError,
     )
 
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    if any(isinstance(cause, OfflineModeIsEnabled) for cause in causes):
+    within = list(causes(error))
+    if any(isinstance(cause, OfflineModeIsEnabled) for cause in within):
         return "the hub was not asked, as HF_HUB_OFFLINE is set"
-    answer = next((cause for cause in causes if isinstance(cause, HfHubHTTPError)), None)
+    answer = next((cause for cause in within if isinstance(cause, HfHubHTTPError)), None)
     if isinstance(answer, RepositoryNotFoundError) and not isinstance(answer, GatedRepoError):
         return "the hub has none, unless it is private: then `hf auth login`"
     if answer is not None and answer.response.status_code in (401, 403):
@@ -129,7 +125,7 @@ def _why_not_fetched(error: BaseException) -> str:
     if any(
         isinstance(cause, (LocalEntryNotFoundError, ConnectionError, TimeoutError))
         or type(cause).__module__.partition(".")[0].startswith("httpx")  # whichever of the two is in use
-        for cause in causes
+        for cause in within
     ):
         return "the hub could not be reached"
     return f"it could not be fetched ({one_line(error).partition('. ')[0]})"

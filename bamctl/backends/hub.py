@@ -5,7 +5,6 @@ without them, so that a configuration that describes none is told at once.
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from bamctl.backends.arguments import shown
 from bamctl.backends.devices import is_out_of_memory
 from bamctl.backends.fetching import SMALL_FILES, fetch_snapshot, find_folder, is_hub_name, quiet
 from bamctl.backends.positions import ROPE_FIELDS, Positions, describe_positions, with_rope_scaling
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bamctl.backends.transformers import TransformersBackend
-
-_SHOWN = 60
-"""Characters of an argument's value in a model's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +187,7 @@ def open_hub_model(
         try:
             config = type(plain).from_dict(form)
         except Exception as error:  # whatever a value out of place makes transformers raise
-            raise BadInput(f"{name} with {_shown(model_args)}: {one_line(error)}") from None
+            raise BadInput(f"{name} with {shown(model_args)}: {one_line(error)}") from None
     parameters, learned = _draw_up(name, config, trust_remote_code)
     positions = describe_positions(
         config.get_text_config(decoder=True),
@@ -206,7 +203,7 @@ def open_hub_model(
     vocabulary = int(config.get_text_config(decoder=True).vocab_size)
     _check_vocabulary(name, opened, vocabulary)
     return HubModel(
-        name=f"{name} ({_shown(model_args)})" if model_args else name,
+        name=f"{name} ({shown(model_args)})" if model_args else name,
         folder=folder,
         hub_name=hub_name,
         config=config,
@@ -319,13 +316,3 @@ def _check_vocabulary(name: str, tokenizer: "PreTrainedTokenizerBase", vocabular
     words = {index for token, index in tokenizer.get_vocab().items() if token not in special}
     if max(words, default=0) >= vocabulary:
         raise BadInput(f"{name}: the tokenizer has {max(words) + 1} tokens, the model knows {vocabulary}")
-
-
-def _shown(arguments: Mapping[str, object]) -> str:
-    """``rope_scaling={rope_type:yarn,factor:4.0}``."""
-    return ", ".join(f"{field}={_short(value)}" for field, value in arguments.items())
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":")).replace('"', "")
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -31,6 +32,12 @@ def memory_of(device: torch.device) -> Memory:
         return Memory(total=total, available=free + kept_back)
     machine = psutil.virtual_memory()
     return Memory(total=machine.total, available=machine.available)
+
+
+def count_in(config: Any, field: str) -> int | None:
+    """A whole number of a configuration; None for a field that an architecture lacks, or has a list of."""
+    value = getattr(config, field, None)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def cache_bytes_a_token(config: BamConfig, dtype: torch.dtype) -> int:

@@ -18,7 +18,7 @@ from bamctl.backends.decoding import Answer, completions, following_logprobs
 from bamctl.backends.devices import choose_device, clock, describe_device, end_tokens, telling_of_memory
 from bamctl.backends.fetching import quiet
 from bamctl.backends.hub import HubModel
-from bamctl.backends.memory import chunk_that_fits, memory_of, watch_peak_memory
+from bamctl.backends.memory import chunk_that_fits, count_in, memory_of, watch_peak_memory
 from bamctl.backends.reading import PROBED, Carrying, Reader, Reading, logits_of_all
 from bamctl.errors import BadInput, RunFailed
 from bamctl.models.config import BamConfig
@@ -213,12 +213,12 @@ class TransformersBackend:
         """
         config = self._model.config.get_text_config(decoder=True)
         size = self._model.dtype.itemsize
-        width = _size(config, "hidden_size", 4096)
-        heads = _size(config, "num_attention_heads", 1)
-        inner = _size(config, "intermediate_size", 4 * width)
-        head = _size(config, "head_dim", width // heads)
-        groups = _size(config, "num_key_value_heads", heads)
-        layers = _size(config, "num_hidden_layers", 1)
+        width = count_in(config, "hidden_size") or 4096
+        heads = count_in(config, "num_attention_heads") or 1
+        inner = count_in(config, "intermediate_size") or 4 * width
+        head = count_in(config, "head_dim") or width // heads
+        groups = count_in(config, "num_key_value_heads") or heads
+        layers = count_in(config, "num_hidden_layers") or 1
         # What a layer of attention holds of every token; windows and states take less. Once more, as
         # transformers' cache copies a layer where it grows.
         cache = batch * length * 2 * groups * head * size * (layers + 1)
@@ -241,12 +241,6 @@ def _load(opened: HubModel, device: torch.device, asked: str, dtype: str) -> Any
     model = opened.load(dtype=wanted)
     torch.nn.Module.to(model, device)  # transformers' own wrapper only adds checks for quantised models
     return model
-
-
-def _size(config: Any, field: str, default: int) -> int:
-    """A field that some architectures lack, or have a list of."""
-    value = getattr(config, field, None)
-    return value if isinstance(value, int) and value > 0 else default
 
 
 def _score(reading: Reading, references: Sequence[tuple[int, ...]]) -> list[float]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bamctl.backends.opening import OpenedModel
     from bamctl.evaluation.run import EvaluationRequest, RunSummary
     from bamctl.tasks.base import Task
+    from bamctl.tasks.prompt import Prompt
     from bamctl.tasks.spec import TaskSpec
     from bamctl.tasks.tokenization import PromptTokenizer
 
@@ -237,16 +238,18 @@ def _request(task: "Task", model: "OpenedModel", room: int, options: MeasureOpti
     return replace(request, lengths=tuple(length for length in lengths if length not in left_out))
 
 
-def _room(task: "Task") -> int:
-    """Tokens of an answer beside a length."""
+def _drawn(task: "Task") -> "list[Prompt]":
+    """Short prompts, which tell what answers may take."""
     from bamctl.evaluation.forecast import sample_prompt
 
+    return [sample_prompt(task, task.shortest_length, number=number) for number in range(_DRAWS)]
+
+
+def _room(task: "Task") -> int:
+    """Tokens of an answer beside a length."""
     if task.spec.length_includes_generation:
         return 0
-    return max(
-        sample_prompt(task, task.shortest_length, number=number).tokens_to_generate
-        for number in range(_DRAWS)
-    )
+    return max(prompt.tokens_to_generate for prompt in _drawn(task))
 
 
 def _longest(task: "Task", request: "EvaluationRequest") -> int:
@@ -254,10 +257,7 @@ def _longest(task: "Task", request: "EvaluationRequest") -> int:
 
     What a task says of its length may leave out an answer, and a reference may be longer than an answer.
     """
-    from bamctl.evaluation.forecast import sample_prompt
-
-    longest = max(request.lengths)
-    drawn = [sample_prompt(task, task.shortest_length, number=number) for number in range(_DRAWS)]
+    longest, drawn = max(request.lengths), _drawn(task)
     counted = drawn[0].tokens_to_generate if task.spec.length_includes_generation else 0
     room = max(max(p.tokens_to_generate, *(len(ids) for ids in p.answer_ids)) for p in drawn)
     return longest - counted + room + _SPARE

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bamctl.backends.arguments import parse_arguments
 from bamctl.backends.vllm.options import EngineOptions, parse_engine_args
 from bamctl.errors import BadInput
 
@@ -343,18 +343,7 @@ def parse_model_args(typed: list[str] | None) -> dict[str, object]:
     Raises:
         BadInput: no value, or a field twice.
     """
-    parsed: dict[str, object] = {}
-    for word in typed or []:
-        field, sign, value = word.partition("=")
-        if not sign or not field:
-            raise BadInput(f"--model-arg {word!r}: write KEY=VALUE, such as max_position_embeddings=65536")
-        if field in parsed:
-            raise BadInput(f"--model-arg {field} is given twice; leave one out")
-        try:
-            parsed[field] = json.loads(value)
-        except ValueError:
-            parsed[field] = value
-    return parsed
+    return parse_arguments("--model-arg", typed, example="max_position_embeddings=65536")
 
 
 def check_number(option: str, value: int | None, *, least: int, most: int = 1_000_000) -> None:

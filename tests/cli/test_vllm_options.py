@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from bamctl.backends.arguments import shown
 from bamctl.backends.vllm.installed import hushed, start_failed
-from bamctl.backends.vllm.options import EngineOptions, check_engine_args, parse_engine_args, shown
+from bamctl.backends.vllm.options import EngineOptions, check_engine_args, parse_engine_args
 from bamctl.errors import BadInput, RunFailed
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from typing import Any
 
+from bamctl.backends.memory import count_in
 from bamctl.errors import RunFailed
 
 SPACE = "VLLM_CPU_KVCACHE_SPACE"
@@ -36,20 +37,14 @@ def position_bytes(config: Any, itemsize: int) -> int | None:
         config: of the text model.
         itemsize: bytes of a number of the cache.
     """
-    layers = _count(config, "num_hidden_layers")
-    heads = _count(config, "num_attention_heads")
-    width = _count(config, "hidden_size")
+    layers = count_in(config, "num_hidden_layers")
+    heads = count_in(config, "num_attention_heads")
+    width = count_in(config, "hidden_size")
     if layers is None or heads is None or width is None:
         return None
-    groups = _count(config, "num_key_value_heads") or heads
-    head = _count(config, "head_dim") or math.ceil(width / heads)
+    groups = count_in(config, "num_key_value_heads") or heads
+    head = count_in(config, "head_dim") or math.ceil(width / heads)
     return 2 * layers * groups * head * itemsize
-
-
-def _count(config: Any, field: str) -> int | None:
-    """A field that some architectures lack, or have a list of."""
-    value = getattr(config, field, None)
-    return value if isinstance(value, int) and value > 0 else None
 
 
 def choose_cache_bytes(longest: int, bytes_a_position: int | None, *, free: int) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bamctl.backends.arguments import shown
 from bamctl.backends.fetching import is_hub_name
 from bamctl.backends.hub import HubModel, open_hub_model
 from bamctl.backends.vllm.installed import engine_fields
-from bamctl.backends.vllm.options import EngineOptions, check_engine_args, shown
+from bamctl.backends.vllm.options import EngineOptions, check_engine_args
 from bamctl.errors import BadInput
 from bamctl.models.authors import AuthorsWeights
 from bamctl.models.loading import ForeignModel, open_checkpoint

@@ -1,9 +1,9 @@
 """What a user may ask of vLLM's engine, and which of it makes another model of a model."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from bamctl.backends.arguments import parse_arguments
 from bamctl.errors import BadInput, did_you_mean
 
 OURS = {
@@ -90,9 +90,6 @@ HARMLESS = frozenset(
 """Fields that decide how fast and with how much memory a model runs, and no more than rounding of what it
 answers. Whatever else is given makes another model of it."""
 
-_SHOWN = 60
-"""Characters of a value in a model's name."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
@@ -128,39 +125,24 @@ class EngineOptions:
         return {name: value for name, value in sorted(self.given().items()) if name not in HARMLESS}
 
 
-def shown(arguments: Mapping[str, object]) -> str:
-    """``quantization=fp8, kv_cache_dtype=fp8``."""
-    return ", ".join(f"{name}={_short(value)}" for name, value in arguments.items())
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":")).replace('"', "")
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
 def parse_engine_args(typed: list[str] | None) -> dict[str, object]:
     """What `--engine-arg` was given: fields and their values, as JSON where they are some, else as text.
 
     Raises:
         BadInput: no value, a field twice, or one that has its own option or that this project sets.
     """
+    parsed = parse_arguments(
+        "--engine-arg",
+        typed,
+        example="max_num_seqs=8",
+        spell=lambda key: key.lstrip("-").replace("-", "_"),
+    )
     own = {f.name for f in fields(EngineOptions)} - {"engine_args"}
-    parsed: dict[str, object] = {}
-    for word in typed or []:
-        name, sign, value = word.partition("=")
-        name = name.lstrip("-").replace("-", "_")
-        if not sign or not name:
-            raise BadInput(f"--engine-arg {word!r}: write KEY=VALUE, such as max_num_seqs=8")
-        if name in parsed:
-            raise BadInput(f"--engine-arg {name} is given twice; leave one out")
+    for name in parsed:
         if name in own:
             raise BadInput(f"--engine-arg {name}: --{name.replace('_', '-')} does that")
         if name in OURS:
             raise BadInput(f"--engine-arg {name} cannot be given: {OURS[name]}")
-        try:
-            parsed[name] = json.loads(value)
-        except ValueError:
-            parsed[name] = value
     return parsed
 
 
