@@ -43,9 +43,16 @@ def make_prompts(task: Task, length: int, seed: int) -> list[Prompt]:
     return [task.build(length=length, depth=sample.depth, rng=sample.rng()) for sample in plan[length]]
 
 
+def one_token_prompts(backend: Backend, prompts: list[Prompt]) -> list[Prompt]:
+    """The prompts with the token that follows as their answer: nothing else is then scored, or read again."""
+    short = [replace(prompt, tokens_to_generate=1) for prompt in prompts]
+    following = [backend.complete([prompt])[0].token_ids for prompt in short]
+    return [replace(p, answer_ids=(tuple(ids),)) for p, ids in zip(short, following, strict=True)]
+
+
 def prefill_call(backend: Backend, prompts: Iterator[Prompt]) -> Callable[[], object]:
     """Reads the next prompt and generates one token."""
-    return lambda: backend.complete([replace(next(prompts), tokens_to_generate=1)])
+    return lambda: backend.complete([next(prompts)])
 
 
 def run_call(backend: Backend, runs: Iterator[list[Prompt]]) -> Callable[[], object]:
@@ -72,7 +79,7 @@ def main() -> None:
         task = build_task(load_spec("passkey"), PromptTokenizer(model.tokenizer, chat=False))
         for length in lengths:
             runs = [make_prompts(task, length, seed) for seed in range(arguments.rounds + 1)]
-            firsts = [run[SAMPLES // 2] for run in runs]
+            firsts = one_token_prompts(backends[0], [run[SAMPLES // 2] for run in runs])
             calls: dict[str, dict[str, Callable[[], object]]] = {
                 "prefill": {
                     key: prefill_call(backend, itertools.cycle(firsts))
