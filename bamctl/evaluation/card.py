@@ -18,7 +18,7 @@ from bamctl.lengths import doubling_lengths, format_length
 from bamctl.models.loading import Checkpoint, open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training.recipe import NiahExamples, Recipe, load_recipe
-from bamctl.results.statistics import LEARNED, unlearned_runs, wilson_interval
+from bamctl.results.statistics import ACCURACY_COLUMNS, LEARNED, unlearned_runs, wilson_interval
 from bamctl.results.store import accuracy_table, load_samples
 from bamctl.tasks.catalog import RULER_TASKS, build_task, load_spec
 from bamctl.tasks.spec import TaskSpec
@@ -90,7 +90,7 @@ def _measure(
     )
     lengths = tuple(length for length in request.lengths if has_prompts(task, length, request))
     summary = evaluate(backend, task, replace(request, lengths=lengths), on_progress=on_progress)
-    accuracy = accuracy_table(load_samples([summary.folder]))
+    accuracy = accuracy_table(load_samples([summary.folder], ACCURACY_COLUMNS))
     return accuracy[accuracy["length"].isin(request.lengths)]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamctl.backends.base import Backend, Workload
-from bamctl.evaluation.run import EvaluationRequest
+from bamctl.evaluation.plan import PlannedSample
+from bamctl.evaluation.run import EvaluationRequest, samples_of
 from bamctl.lengths import doubling_lengths
 from bamctl.tasks.base import Task
 from bamctl.tasks.prompt import Prompt
@@ -83,9 +84,13 @@ class Foresight:
             self._running[length] = np.cumsum([0.0, *self._of_each(self.workload, length)])
         return self._running[length]
 
+    @functools.cached_property
+    def _planned(self) -> dict[int, list[PlannedSample]]:
+        return samples_of(self._task.spec, self._request)
+
     def _of_each(self, workload: Workload, length: int) -> Iterator[float]:
-        samples, size = self._request.samples, self._request.batch_size or 1
-        depths = [self._request.depths.depth(sample) for sample in range(samples)]
+        depths = [self._request.depths.depth(sample.sample) for sample in self._planned[length]]
+        samples, size = len(depths), self._request.batch_size or 1
         deepest_first = sorted(
             (100 * (i + 0.5) / samples if depth is None else depth for i, depth in enumerate(depths)),
             reverse=True,

@@ -46,6 +46,8 @@ class LossProgress:
     tokens: int
     """Length of that stretch; 0 where none was read."""
     seconds: float
+    rows: tuple[SampleRow, ...] = ()
+    """Its rows, as they are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +194,9 @@ def measure_losses(
         missing = [number for number, rows in enumerate(plan) if not store.done().issuperset(_row_ids(rows))]
         done = stretches.samples - len(missing)
 
-        def tell(loss: float | None, *, tokens: int, seconds: float) -> None:
+        def tell(
+            loss: float | None, *, tokens: int, seconds: float, rows: tuple[SampleRow, ...] = ()
+        ) -> None:
             on_progress(
                 LossProgress(
                     model=backend.model.name,
@@ -202,14 +206,15 @@ def measure_losses(
                     loss=loss,
                     tokens=tokens,
                     seconds=seconds,
+                    rows=rows,
                 )
             )
 
         tell(None, tokens=0, seconds=0.0)
         for number in missing:
-            loss, seconds = _measure(backend, stretches, number, plan[number], window, store, columns)
+            loss, seconds, rows = _measure(backend, stretches, number, plan[number], window, store, columns)
             done += 1
-            tell(loss, tokens=stretches.length, seconds=seconds)
+            tell(loss, tokens=stretches.length, seconds=seconds, rows=rows)
         return LossSummary(
             run_id=identity.run_id,
             folder=store.folder,
@@ -258,8 +263,12 @@ def _measure(
     window: int | None,
     store: RunStore,
     run_columns: dict[str, Any],
-) -> tuple[float, float]:
-    """Reads one stretch and stores its rows; its loss over all tokens in nats, and the seconds it took."""
+) -> tuple[float, float, tuple[SampleRow, ...]]:
+    """Reads one stretch and stores its rows.
+
+    Returns:
+        Its loss over all tokens in nats, the seconds it took, and the rows.
+    """
     token_ids = stretches.token_ids[number]
     columns = {
         **run_columns,
@@ -279,9 +288,10 @@ def _measure(
             )
         raise
     seconds = time.perf_counter() - began
+    stored = []
     for row in rows:
         scored = losses[row.start - stretches.first_scored : row.end - stretches.first_scored]
-        store.append(
+        stored.append(
             SampleRow(
                 **columns,
                 row_id=row.row_id,
@@ -292,7 +302,8 @@ def _measure(
                 prefill_seconds=seconds,
             )
         )
-    return float(losses.mean()), seconds
+        store.append(stored[-1])
+    return float(losses.mean()), seconds, tuple(stored)
 
 
 def _check_finite(losses: NDArray[np.float64], stretches: Stretches, number: int, backend: Backend) -> None:

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
+from bamctl.errors import BadInput
 from bamctl.evaluation.depths import DepthPolicy
+from bamctl.results.shard import Shard
 from bamctl.tasks.spec import TaskSpec
 
 
@@ -49,3 +51,29 @@ def _planned(defined: tuple[str, int, int], length: int, sample: int, depths: De
     if depth is None:  # from a stream beside the sample's own, which stays the same for a fixed depth
         depth = depths.drawn(np.random.default_rng([int(row_id, 16), 1]))
     return PlannedSample(row_id=row_id, length=length, sample=sample, depth=depth)
+
+
+def select_samples(
+    plan: Mapping[int, Sequence[PlannedSample]], *, shard: Shard | None = None, only: Set[str] | None = None
+) -> dict[int, list[PlannedSample]]:
+    """The samples of a shard that `only` names, None for all; lengths of which none is left are left out.
+
+    Raises:
+        BadInput: the plan has no sample of a row_id in `only`.
+    """
+    if only is not None:
+        unknown = sorted(only - {sample.row_id for samples in plan.values() for sample in samples})
+        if unknown:
+            raise BadInput(
+                f"--only {unknown[0]}: no sample of these lengths, depths and seed has this row_id;"
+                " bamctl show prints the command that has it"
+            )
+    selected = {
+        length: [
+            sample
+            for sample in samples
+            if (shard is None or shard.holds(sample.sample)) and (only is None or sample.row_id in only)
+        ]
+        for length, samples in plan.items()
+    }
+    return {length: samples for length, samples in selected.items() if samples}

@@ -1,7 +1,7 @@
 """One run: a model, a task, and every sample of the plan, each stored as soon as it is known."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,17 @@ import bamctl
 from bamctl.backends.base import Backend, Completion
 from bamctl.errors import BadInput, RunFailed
 from bamctl.evaluation.depths import DepthPolicy
-from bamctl.evaluation.plan import PlannedSample, plan_samples
+from bamctl.evaluation.excerpts import prompt_text
+from bamctl.evaluation.plan import PlannedSample, plan_samples, select_samples
 from bamctl.evaluation.scores import Metric, exact_match, recall, score
 from bamctl.lengths import format_length
+from bamctl.results.loading import samples_name
 from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
+from bamctl.results.shard import Shard
 from bamctl.results.store import RunStore
 from bamctl.tasks.base import Task
 from bamctl.tasks.prompt import Prompt
+from bamctl.tasks.spec import TaskSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +30,21 @@ class EvaluationRequest:
     lengths: tuple[int, ...]
     """Target lengths in tokens."""
     samples: int
-    """Samples of each length."""
+    """Samples of each length, those of other shards included."""
     depths: DepthPolicy
     seed: int = 0
     batch_size: int | None = None
     """Prompts that run together, all of one length; None: as many as the backend thinks fit."""
     patience: int | None = None
-    """Skip the lengths behind this many with a score of zero in a row; None skips none."""
+    """Skip the lengths behind this many with a score of zero in a row; None skips none. With `only` it skips
+    none, and with `shard` it is refused: a shard does not know the scores of the others."""
+    shard: Shard | None = None
+    """Run this share of each length's samples, beside other processes that run the others."""
+    only: frozenset[str] | None = None
+    """Run the samples with these row_ids and no others; None runs all."""
     out: Path = Path("results")
+    command: tuple[str, ...] | None = None
+    """The words of a command that measures the same of this model and this task alone, to be stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,7 @@ class Progress:
     done: int
     """Samples of this length that are done, those of earlier runs included."""
     samples: int
+    """Samples of this length that are asked for: of a shard its own."""
     right: int
     """Of the done ones, how many are an exact match."""
     metric: Metric
@@ -57,6 +69,12 @@ class Progress:
     ran: int
     """Samples that finished; 0 where a length begins or is skipped."""
     skipped: bool = False
+    rows: tuple[SampleRow, ...] = ()
+    """Those that finished, or were skipped, as they are stored."""
+    depth: float | None = None
+    """Depth of the sample in work, the deepest that is not done; None where none is."""
+    planned: Mapping[int, int] = field(default_factory=dict)
+    """The run's lengths, and how many samples each has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +83,28 @@ class RunSummary:
 
     run_id: str
     folder: Path
+    table: str = samples_name(None)
+    """Name of the file that the samples are in: ``samples.parquet``, or a shard's own."""
     row_ids: frozenset[str]
-    """The samples of the plan; the folder may hold others of the same run."""
+    """The samples that were asked for; the folder may hold others of the same run."""
     ran: int
     """Samples that this call ran."""
     found: int
-    """Samples of the plan that were there already."""
+    """Samples that were asked for and were there already."""
+
+
+def samples_of(spec: TaskSpec, request: EvaluationRequest) -> dict[int, list[PlannedSample]]:
+    """The samples that are asked for: for each length, shortest first, those of its shard and of `only`.
+
+    Lengths without any are left out.
+
+    Raises:
+        BadInput: `only` has a row_id that the plan has not.
+    """
+    plan = plan_samples(
+        spec, lengths=request.lengths, samples=request.samples, depths=request.depths, seed=request.seed
+    )
+    return select_samples(plan, shard=request.shard, only=request.only)
 
 
 def has_prompts(task: Task, length: int, request: EvaluationRequest) -> bool:
@@ -96,8 +130,13 @@ def check_request(task: Task, request: EvaluationRequest, longest_prompt: int | 
     """Checks what can be checked before anything is written.
 
     Raises:
-        BadInput: a length that the task cannot fill or the model cannot read.
+        BadInput: a length that the task cannot fill or the model cannot read, a shard with patience.
     """
+    if request.shard is not None and request.patience is not None:
+        raise BadInput(
+            "--patience and --shard exclude each other: a shard does not see what the others score; leave one"
+            " out"
+        )
     longest = max(request.lengths)
     for length in request.lengths:
         if not has_prompts(task, length, request):
@@ -110,6 +149,14 @@ def check_request(task: Task, request: EvaluationRequest, longest_prompt: int | 
             f"length {format_length(longest)} is beyond what {model} reads: {longest_prompt} tokens;"
             " lower --max-len or --lengths"
         )
+
+
+def no_samples(request: EvaluationRequest) -> str:
+    """Why a request has no samples, in words."""
+    if request.shard is None:
+        return "no samples were asked for"
+    of = f"the {request.samples} samples" if request.only is None else "the samples asked for"
+    return f"none of {of} of a length is in shard {request.shard}"
 
 
 def run_identity(backend: Backend, task: Task, request: EvaluationRequest) -> RunIdentity:
@@ -142,9 +189,9 @@ def evaluate(
     (an error, Ctrl-C), what was finished stays, and the same call goes on from there.
 
     Raises:
-        BadInput: lengths that do not fit the task or the model, or a folder that cannot be written to;
-            nothing was written.
-        RunFailed: the backend or the disk failed on the way.
+        BadInput: lengths that do not fit the task or the model, no sample, or a folder that cannot be written
+            to; nothing was written.
+        RunFailed: the backend or the disk failed on the way, or another process runs this shard.
     """
     check_request(task, request, backend.model.longest_prompt, backend.model.name)
     identity = run_identity(backend, task, request)
@@ -154,27 +201,35 @@ def evaluate(
         train_length=backend.model.train_length,
         parameters=backend.model.parameters,
     )
-    plan = plan_samples(
-        task.spec,
-        lengths=request.lengths,
-        samples=request.samples,
-        depths=request.depths,
-        seed=request.seed,
-    )
-    with RunStore.open(request.out, identity, facts) as store:
-        columns = {**identity.columns(), **facts.columns(), "metric": task.spec.metric}
-        run = _Run(backend, task, request, store, columns, on_progress)
+    plan = samples_of(task.spec, request)
+    if not plan:
+        raise BadInput(f"{task.spec.name}: {no_samples(request)}")
+    patience = request.patience if request.only is None else None
+    with RunStore.open(request.out, identity, facts, shard=request.shard) as store:
+        columns = {
+            **identity.columns(),
+            **facts.columns(),
+            "metric": task.spec.metric,
+            "command": request.command,
+        }
+        planned = {length: len(samples) for length, samples in plan.items()}
+        run = _Run(backend, task, request, store, columns, on_progress, planned)
         row_ids = frozenset(sample.row_id for row in plan.values() for sample in row)
         found = len(store.done() & row_ids)
         zeros = 0
         for length, samples in plan.items():
-            if request.patience is not None and zeros >= request.patience and run.pending(samples):
-                run.skip(length, samples, request.patience)
+            if patience is not None and zeros >= patience and run.pending(samples):
+                run.skip(length, samples, patience)
             else:
                 zeros = 0 if run.measure(length, samples) else zeros + 1
             store.fold()
         return RunSummary(
-            run_id=identity.run_id, folder=store.folder, row_ids=row_ids, ran=run.ran, found=found
+            run_id=identity.run_id,
+            folder=store.folder,
+            table=samples_name(request.shard),
+            row_ids=row_ids,
+            ran=run.ran,
+            found=found,
         )
 
 
@@ -189,6 +244,7 @@ class _Run:
         store: RunStore,
         run_columns: dict[str, Any],
         on_progress: Callable[[Progress], None],
+        planned: Mapping[int, int],
     ) -> None:
         self.backend = backend
         self.task = task
@@ -196,8 +252,9 @@ class _Run:
         self.store = store
         self.run_columns = run_columns
         self.on_progress = on_progress
+        self.planned = planned
         self.ran = 0
-        stored = store.rows()
+        stored = store.rows(["row_id", "status", "exact", "recall"])
         stored = stored[stored["status"] == "done"]
         self.exact: dict[str, bool] = {}
         self.scores: dict[str, float] = {}
@@ -227,12 +284,14 @@ class _Run:
 
         try:
             for finished in self.backend.stream(prompts(), together=self.request.batch_size):
-                for number, completion in finished.completions.items():
+                rows = [
                     self._store_done(pending[number], *asked.pop(number), completion)
-                self._tell(length, samples, seconds=finished.seconds, ran=len(finished.completions))
+                    for number, completion in finished.completions.items()
+                ]
+                self._tell(length, samples, seconds=finished.seconds, ran=len(rows), rows=rows)
         except RunFailed as error:
             for number, (prompt, started_at) in asked.items():
-                columns = {**self._columns(pending[number], started_at), **_prompt_columns(prompt)}
+                columns = {**self._columns(pending[number], started_at), **self._prompt_columns(prompt)}
                 self.store.append(SampleRow(**columns, status="failed", error=str(error)))
             raise
         return sum(self.scores[sample.row_id] for sample in samples)
@@ -250,18 +309,20 @@ class _Run:
         """Writes down that a length was not run, and why; what an earlier run did of it stays."""
         what = "accuracy" if self.task.spec.metric == "exact" else "recall"
         reason = f"{what} was 0 at {patience} shorter lengths in a row, which is where patience ended"
+        rows = []
         for sample in self.pending(samples):
             columns = self._columns(sample, datetime.now(UTC))
-            self.store.append(SampleRow(**columns, status="skipped", error=reason))
-        self._tell(length, samples, seconds=0.0, ran=0, skipped=True)
+            rows.append(SampleRow(**columns, status="skipped", error=reason))
+            self.store.append(rows[-1])
+        self._tell(length, samples, seconds=0.0, ran=0, skipped=True, rows=rows)
 
     def _store_done(
         self, sample: PlannedSample, prompt: Prompt, started_at: datetime, completion: Completion
-    ) -> None:
+    ) -> SampleRow:
         metric = self.task.spec.metric
         exact = exact_match(completion.text, prompt.references, metric)
         recalled = recall(completion.text, prompt.references, metric)
-        columns = {**self._columns(sample, started_at), **_prompt_columns(prompt)}
+        columns = {**self._columns(sample, started_at), **self._prompt_columns(prompt)}
         row = SampleRow(
             **columns,
             status="done",
@@ -279,6 +340,7 @@ class _Run:
         self.store.append(row)
         self._note(sample.row_id, exact, recalled)
         self.ran += 1
+        return row
 
     def _note(self, row_id: str, exact: bool, recalled: float) -> None:
         self.exact[row_id] = exact
@@ -296,6 +358,22 @@ class _Run:
             "bamctl_version": bamctl.__version__,
         }
 
+    def _prompt_columns(self, prompt: Prompt) -> dict[str, Any]:
+        text = prompt_text(prompt, self.task.tokenizer)
+        return {
+            "depth": prompt.depths,
+            "prompt_tokens": len(prompt.token_ids),
+            "needle_start": tuple(start for start, _ in prompt.needle_spans),
+            "haystack_repeats": prompt.haystack_repeats,
+            "roundtrip_stable": prompt.roundtrip_stable,
+            "prompt_digest": prompt.digest,
+            "chat_prefix": prompt.chat_prefix,
+            "references": prompt.references,
+            "needles": text.needles,
+            "excerpts": text.excerpts,
+            "question": text.question,
+        }
+
     def _tell(
         self,
         length: int,
@@ -304,8 +382,10 @@ class _Run:
         seconds: float,
         ran: int,
         skipped: bool = False,
+        rows: Sequence[SampleRow] = (),
     ) -> None:
         done = [sample.row_id for sample in samples if sample.row_id in self.scores]
+        in_work = [] if skipped else self.pending(samples)
         self.on_progress(
             Progress(
                 model=self.backend.model.name,
@@ -319,18 +399,8 @@ class _Run:
                 seconds=seconds,
                 ran=ran,
                 skipped=skipped,
+                rows=tuple(rows),
+                depth=in_work[0].depth if in_work else None,
+                planned=self.planned,
             )
         )
-
-
-def _prompt_columns(prompt: Prompt) -> dict[str, Any]:
-    return {
-        "depth": prompt.depths,
-        "prompt_tokens": len(prompt.token_ids),
-        "needle_start": tuple(start for start, _ in prompt.needle_spans),
-        "haystack_repeats": prompt.haystack_repeats,
-        "roundtrip_stable": prompt.roundtrip_stable,
-        "prompt_digest": prompt.digest,
-        "chat_prefix": prompt.chat_prefix,
-        "references": prompt.references,
-    }

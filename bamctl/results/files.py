@@ -1,19 +1,28 @@
 """Writing files so that a reader, or the next start after a crash, finds the old one or the new one."""
 
 import contextlib
+import errno
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bamctl.errors import BadInput
 
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+
+def replace_file(path: Path, write: Callable[[Path], None], *, by: str = "") -> None:
     """Has `write` fill a file beside `path`, brings it to the disk, and puts it in `path`'s place.
+
+    Args:
+        path: the file.
+        write: writes its new content to the path that it is given.
+        by: who writes, so that several who do it at once do not write to one file beside it.
 
     Raises:
         OSError: from any of these steps; `path` is the old file or the new one, whole.
     """
-    aside = path.with_name(path.name + ".writing")
+    aside = path.with_name(f"{path.name}{by and f'.{by}'}.writing")
     try:
         write(aside)
         with aside.open("r+b") as file:
@@ -42,6 +51,38 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def move_aside(path: Path, mark: str) -> Path:
+    """Renames a file to its name with `mark` behind it, or with ``mark-2``, ``mark-3``, … where there is one.
+
+    Returns:
+        Its new path.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    names = (f"{path.name}.{mark}{'' if number == 1 else f'-{number}'}" for number in itertools.count(1))
+    aside = next(new for new in map(path.with_name, names) if not os.path.lexists(new))
+    path.rename(aside)
+    return aside
+
+
+def check_out(folder: Path) -> None:
+    """Whether results can be written there, as far as that can be told without writing: before long work.
+
+    Raises:
+        BadInput: it is no folder, or lies in what is none, or must not be written to.
+    """
+    standing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        why = "" if os.access(standing, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+        if not standing.is_dir():
+            why = f"{standing} is no folder"
+    except OSError as error:
+        why = reason(error)
+    if why:
+        raise BadInput(f"{folder}: results cannot be written there ({why}); name another folder with --out")
 
 
 def missing_folders(folder: Path) -> list[Path]:

@@ -53,6 +53,8 @@ def read_journal(path: Path) -> Journal:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({reason(error)})") from error
     whole_bytes = content.rfind(b"\n") + 1
+    if not whole_bytes:  # as a run leaves it that has ended
+        return Journal(rows=SAMPLE_SCHEMA.empty_table(), whole_bytes=0, rejected=(), complaints=())
     lines = content[:whole_bytes].split(b"\n")[:-1]
     try:
         return _parse(path, lines, whole_bytes, check_types=False)

@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Rises whenever a column changes its meaning, its type or its name, or older readers cannot do without it.
 
 2: `metric`, without which one kind of score would be taken for another, and `depth` is of every needle, no
 longer of the first one alone.
 3: rows may hold a loss instead of an answer, and `window` says how much context it had.
+4: `needles`, `excerpts` and `question`, what was asked in words, and `command`, which runs it again.
 """
 
 VERSION_KEY = b"bamctl_schema_version"
@@ -136,6 +137,10 @@ class SampleRow:
     peak_memory_bytes: int | None = None
     loss: float | None = None
     tokens_scored: int | None = None
+    needles: tuple[str, ...] | None = None
+    excerpts: tuple[str, ...] | None = None
+    question: str | None = None
+    command: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -173,7 +178,7 @@ class SampleRow:
             raise ValueError("not a JSON object")
         try:
             values["started_at"] = datetime.fromisoformat(values["started_at"])
-            for name in ("depth", "needle_start", "references"):
+            for name in ("depth", "needle_start", "references", "needles", "excerpts", "command"):
                 if values.get(name) is not None:
                     values[name] = tuple(values[name])
             return cls(**values)
@@ -236,6 +241,11 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("roundtrip_stable", _flag, "the prompt decoded and encoded is the same tokens", null=True),
         _column("prompt_digest", _text, "digest of the prompt's token ids", null=True),
         _column("chat_prefix", _text, "what a chat template put before the question", null=True),
+        _column("needles", pa.list_(_text), "each needle's text; … for the middle of a long one", null=True),
+        _column(
+            "excerpts", pa.list_(_text), "the prompt's text around each needle, and the needle", null=True
+        ),
+        _column("question", _text, "the prompt's last words: what is asked", null=True),
         _column("references", pa.list_(_text), "the right answers", null=True),
         _column("prediction", _text, "what the model wrote", null=True),
         _column("exact", _flag, "the answer, and nothing but the answer, at the start", null=True),
@@ -259,9 +269,19 @@ SAMPLE_SCHEMA: pa.Schema = pa.schema(
         _column("error", _text, "why it was skipped or failed", null=True),
         _column("started_at", pa.timestamp("us", tz="UTC"), "when the sample was started", unit="UTC"),
         _column("bamctl_version", _text, "version of bamctl that ran it"),
+        _column(
+            "command", pa.list_(_text), "words of the command that runs the model and the task", null=True
+        ),
     ],
     metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()},
 )
+
+REPETITIVE = (
+    *(field.name for field in _RUN if field.type == _text),
+    *("tokenizer_digest", "task_digest", "device", "chat_prefix", "finish_reason", "status", "error"),
+    "bamctl_version",
+)
+"""Columns of texts of which there are few different ones among many rows."""
 
 ACCURACY_SCHEMA: pa.Schema = pa.schema(
     [
@@ -278,9 +298,17 @@ ACCURACY_SCHEMA: pa.Schema = pa.schema(
         _column("ci_low", _real, "lower end of accuracy's 95% Wilson interval", unit="0…1", null=True),
         _column("ci_high", _real, "upper end of accuracy's 95% Wilson interval", unit="0…1", null=True),
         _column("mean_recall", _real, "mean recall", unit="0…1", null=True),
+        _column("recall_values", pa.list_(_real), "each recall that a sample has", unit="0…1", null=True),
+        _column("recall_counts", pa.list_(_integer), "how many have it", unit="samples", null=True),
         _column("score", _real, "accuracy if the metric is exact, else mean_recall", unit="0…1", null=True),
-        _column("score_low", _real, "lower end of score's 95% Wilson interval", unit="0…1", null=True),
-        _column("score_high", _real, "upper end of score's 95% Wilson interval", unit="0…1", null=True),
+        _column(
+            "score_low",
+            _real,
+            "lower end of score's 95% interval: Wilson's where all are 0 or 1, else a bootstrap's",
+            unit="0…1",
+            null=True,
+        ),
+        _column("score_high", _real, "upper end of score's 95% interval", unit="0…1", null=True),
         _column(
             "cut_off", _integer, "answers that ended because their tokens did", unit="samples", null=True
         ),

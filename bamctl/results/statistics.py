@@ -1,130 +1,53 @@
-"""Intervals for what was counted, and the accuracy of runs at each length."""
+"""The accuracy of runs at each length, from their samples."""
 
-import functools
-import math
+import itertools
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from bamctl.results.effective import effective_interval, effective_length, length_averages
 from bamctl.results.frames import empty_frame
+from bamctl.results.means import Scores, mean_interval, recall_interval
+from bamctl.results.proportions import wilson_interval
 from bamctl.results.schema import ACCURACY_SCHEMA, LOSS, RUN_COLUMNS
+
+__all__ = [
+    "ACCURACY_COLUMNS",
+    "LEARNED",
+    "accuracy_table",
+    "effective_interval",
+    "effective_length",
+    "length_averages",
+    "mean_interval",
+    "scores_of",
+    "unlearned_runs",
+    "wilson_interval",
+]
 
 LEARNED = 0.95
 """Accuracy at its train length from which a model has learned it."""
 
-_ROUNDING = 1e-9
-"""By so much may a mean of scores miss what it is exactly."""
+ACCURACY_COLUMNS = (
+    *RUN_COLUMNS,
+    "length",
+    "status",
+    "finish_reason",
+    "exact",
+    "recall",
+    "answer_logprob",
+    "prefill_seconds",
+    "decode_seconds",
+    "peak_memory_bytes",
+    "loss",
+    "tokens_scored",
+)
+"""The columns of SAMPLE_SCHEMA that `accuracy_table` reads."""
 
-
-def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion (E. B. Wilson, JASA 22, 1927).
-
-    With p = successes / n and z the normal quantile of the confidence:
-    (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike the textbook interval it holds for
-    few samples and for proportions of 0 and 1.
-
-    `successes` may also be the sum of n scores of 0 … 1, such as recall: with a mean of p their variance is
-    at most p(1-p), which is what it is where each of them is 0 or 1. So the interval is conservative then:
-    wider than it had to be, never narrower.
-
-    Returns:
-        The interval's lower and upper end, within 0 … 1.
-
-    Raises:
-        ValueError: not 0 ≤ `successes` ≤ `n`, `n` < 1, or `confidence` outside (0, 1).
-    """
-    if n < 1 or not 0 <= successes <= n or not 0 < confidence < 1:
-        raise ValueError(f"no interval for {successes} of {n} at confidence {confidence}")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    p = successes / n
-    shrink = 1 + z * z / n
-    middle = (p + z * z / (2 * n)) / shrink
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / shrink
-    # At the ends the formula gives 0 and 1; a rounding must not hide that.
-    low = 0.0 if successes == 0 else max(0.0, middle - half)
-    high = 1.0 if successes == n else min(1.0, middle + half)
-    return low, high
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Student's t interval for the mean of independent values: m ± t · s / √n with n - 1 degrees of freedom.
-
-    Tokens of one text are not independent; means over separate stretches of text nearly are. So a loss's
-    values are one a stretch, however many tokens it has.
-
-    Returns:
-        The interval's ends; None for fewer than two values, which say nothing of their spread.
-
-    Raises:
-        ValueError: `confidence` outside (0, 1).
-    """
-    if not 0 < confidence < 1:
-        raise ValueError(f"no interval at confidence {confidence}")
-    if len(values) < 2:
-        return None
-    half = _t_quantile(len(values) - 1, confidence) * stdev(values) / math.sqrt(len(values))
-    middle = fmean(values)
-    return middle - half, middle + half
-
-
-@functools.cache
-def _t_quantile(freedom: int, confidence: float) -> float:
-    """t with P(|T| < t) = `confidence`, T of Student's distribution; by bisection over θ = atan(t / √ν)."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _t_probability(freedom, middle) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.tan(high) * math.sqrt(freedom)
-
-
-def _t_probability(freedom: int, theta: float) -> float:
-    """P(|T| < √ν · tan θ), a finite sum for whole degrees of freedom ν (Abramowitz and Stegun, 26.7.3-4)."""
-    sine, cosine = math.sin(theta), math.cos(theta)
-    odd = freedom % 2
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for power in range(odd, freedom - 1, 2):  # cos^power θ with its coefficient
-        total += term
-        term *= cosine * cosine * (power + 1) / (power + 2)
-    return 2 / math.pi * (theta + sine * total) if odd else sine * total
-
-
-def effective_length(scores: Mapping[int, float], threshold: float) -> int | None:
-    """The longest length up to which every tested length has a score of at least `threshold`.
-
-    Args:
-        scores: tested length in tokens → accuracy, or mean recall.
-        threshold: between 0 and 1; RULER's (arXiv 2404.06654, section 4) is 0.856.
-
-    Returns:
-        The length in tokens; None where nothing was tested, or the shortest length is below the threshold.
-    """
-    longest = None
-    for length in sorted(scores):
-        if scores[length] < threshold - _ROUNDING:
-            break
-        longest = length
-    return longest
-
-
-def length_averages(scores: Mapping[int, float]) -> tuple[float, float, float]:
-    """RULER's three averages over lengths (arXiv 2404.06654, section 4): Avg., wAvg. (inc) and wAvg. (dec).
-
-    Of L lengths the shortest has weight 1 and the longest L, or the other way round; the plain average weighs
-    them alike.
-
-    Args:
-        scores: length in tokens → score; at least one.
-    """
-    ranked = [scores[length] for length in sorted(scores)]
-    count = len(ranked)
-    whole = count * (count + 1) / 2
-    rising = sum(rank * score for rank, score in enumerate(ranked, start=1)) / whole
-    falling = sum((count + 1 - rank) * score for rank, score in enumerate(ranked, start=1)) / whole
-    return sum(ranked) / count, rising, falling
+_ORDER = ["task", "variant", "depth_policy", "model", "backend", "dtype", "seed", "run_id", "length"]
 
 
 def unlearned_runs(accuracy: pd.DataFrame) -> frozenset[str]:
@@ -143,11 +66,27 @@ def unlearned_runs(accuracy: pd.DataFrame) -> frozenset[str]:
     return frozenset(at_train_length.loc[at_train_length["accuracy"] < LEARNED, "run_id"])
 
 
+def scores_of(row: Mapping[Any, Any]) -> Scores | None:
+    """What the samples scored that a row of ACCURACY_SCHEMA is of; None where it does not say."""
+    if row["metric"] == "exact":
+        if pd.isna(row["exact_count"]) or not row["n"]:
+            return None
+        right = int(row["exact_count"])
+        values, counts = [0.0, 1.0], [int(row["n"]) - right, right]
+    elif np.ndim(row["recall_values"]) and np.ndim(row["recall_counts"]):
+        values, counts = list(map(float, row["recall_values"])), list(map(int, row["recall_counts"]))
+    else:
+        return None
+    some = [(value, count) for value, count in zip(values, counts, strict=True) if count]
+    return Scores(values=tuple(value for value, _ in some), counts=tuple(count for _, count in some))
+
+
 def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     """The accuracy of every run at every length.
 
     Args:
-        samples: rows of SAMPLE_SCHEMA, each sample once, of any number of runs.
+        samples: rows of SAMPLE_SCHEMA, each sample once, of any number of runs; ACCURACY_COLUMNS of them will
+            do.
 
     Returns:
         Rows of ACCURACY_SCHEMA, one per run and length, in a fixed order. Figures are of the done
@@ -156,55 +95,133 @@ def accuracy_table(samples: pd.DataFrame) -> pd.DataFrame:
     """
     if samples.empty:
         return empty_frame(ACCURACY_SCHEMA)
-    keys = ["run_id", "length"]
-    samples = samples.assign(
-        skipped=samples["status"] == "skipped",
-        failed=samples["status"] == "failed",
-        cut_off=samples["finish_reason"] == "length",
-        score=samples["recall"].where(samples["metric"] != "exact", samples["exact"].astype("float64")),
+    cells = _Cells(samples)
+    table, n = cells.runs, cells.count(cells.done)
+    answered = (table["metric"] != LOSS).to_numpy() & (n > 0)
+    table["n"] = n
+    for name in ("skipped", "failed"):
+        table[name] = cells.count((samples["status"] == name).to_numpy())
+    exact = cells.count(cells.done & samples["exact"].fillna(False).to_numpy(dtype=bool))
+    table["exact_count"] = _where(answered, exact)
+    cut_off = cells.count(
+        cells.done & (samples["finish_reason"] == "length").fillna(False).to_numpy(dtype=bool)
     )
-    everything = samples.groupby(keys)
-    done = samples[samples["status"] == "done"].groupby(keys)
+    table["cut_off"] = _where(answered, cut_off)
 
-    table = everything[[name for name in RUN_COLUMNS if name not in keys]].first()
-    table[["skipped", "failed"]] = everything[["skipped", "failed"]].sum()
-    table["n"] = done.size().reindex(table.index, fill_value=0)
-    answers = table["metric"] != LOSS
-    table["exact_count"] = done["exact"].sum().reindex(table.index, fill_value=0).where(answers)
-    table["mean_recall"] = done["recall"].mean()
-    table["cut_off"] = done["cut_off"].sum().reindex(table.index, fill_value=0).where(answers)
-    table["tokens_scored"] = done["tokens_scored"].sum(min_count=1)
-    losses = {key: values.tolist() for key, values in done["loss"]}
-    loss_columns = ["loss", "loss_low", "loss_high"]
-    table[loss_columns] = [
-        _loss_figures([] if answered else losses.get(key, []))
-        for key, answered in zip(table.index.tolist(), answers.tolist(), strict=True)
+    recalls = cells.scores("recall")
+    table["recall_values"] = _objects(None if of is None else np.array(of.values) for of in recalls)
+    table["recall_counts"] = _objects(None if of is None else np.array(of.counts) for of in recalls)
+    table["mean_recall"] = [None if of is None else of.mean for of in recalls]
+    proportions = [
+        (count / of, *wilson_interval(count, of)) if some else (None,) * 3
+        for count, of, some in zip(exact.tolist(), n.tolist(), answered.tolist(), strict=True)
     ]
-    table["mean_answer_logprob"] = done["answer_logprob"].mean()
-    table["prefill_seconds"] = done["prefill_seconds"].mean()
-    table["decode_seconds"] = done["decode_seconds"].mean()
-    table["peak_memory_bytes"] = done["peak_memory_bytes"].max()
+    table[["accuracy", "ci_low", "ci_high"]] = proportions
+    table[["score", "score_low", "score_high"]] = [
+        proportion if metric == "exact" or of is None else (of.mean, *recall_interval(of))
+        for metric, proportion, of in zip(table["metric"].tolist(), proportions, recalls, strict=True)
+    ]
 
-    scores = done["score"].sum().reindex(table.index, fill_value=0.0)
-    for sums, names in (
-        (table["exact_count"], ("accuracy", "ci_low", "ci_high")),
-        (scores, ("score", "score_low", "score_high")),
+    for mean, name in (
+        ("mean_answer_logprob", "answer_logprob"),
+        ("prefill_seconds", "prefill_seconds"),
+        ("decode_seconds", "decode_seconds"),
     ):
-        figures = [
-            (k / n, *wilson_interval(k, n)) if n and answered else (math.nan,) * 3
-            for k, n, answered in zip(sums.tolist(), table["n"].tolist(), answers.tolist(), strict=True)
-        ]
-        table[list(names)] = figures
+        table[mean] = cells.mean(name)
+    table["peak_memory_bytes"] = cells.largest("peak_memory_bytes")
+    table[["loss", "loss_low", "loss_high"]] = [_loss_figures(losses) for losses in cells.lists("loss")]
+    table["tokens_scored"] = cells.total("tokens_scored")
 
-    table = table.reset_index()[ACCURACY_SCHEMA.names]
-    order = ["task", "variant", "depth_policy", "model", "backend", "dtype", "seed", "run_id", "length"]
-    table = table.sort_values(order, ignore_index=True)
+    table = table[ACCURACY_SCHEMA.names].sort_values(_ORDER, ignore_index=True)
     typed: pd.DataFrame = table.astype(empty_frame(ACCURACY_SCHEMA).dtypes)
     return typed
 
 
-def _loss_figures(losses: Sequence[float]) -> tuple[float, float, float]:
-    """The mean and its interval, NaN where there is none."""
+class _Cells:
+    """The samples of each run at each length, a cell each; what is asked for has an entry a cell."""
+
+    def __init__(self, samples: pd.DataFrame) -> None:
+        runs, _ = pd.factorize(samples["run_id"])
+        lengths, different = pd.factorize(samples["length"])
+        self._samples = samples
+        self._cell, found = pd.factorize(runs.astype(np.int64) * len(different) + lengths)
+        self._number = len(found)
+        first = np.empty(self._number, dtype=np.int64)
+        first[self._cell[::-1]] = np.arange(len(samples))[::-1]  # of several at one place the last one stays
+        self.runs = samples.iloc[first][[*RUN_COLUMNS, "length"]].reset_index(drop=True)
+        self.done = (samples["status"] == "done").to_numpy(dtype=bool)
+
+    def count(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many of these samples each cell has."""
+        return np.bincount(self._cell[which], minlength=self._number).astype(np.int64)
+
+    def mean(self, column: str) -> NDArray[np.float64]:
+        """The mean over the done samples that have a value, NaN where none has."""
+        cell, values = self._known(column)
+        number = np.bincount(cell, minlength=self._number)
+        total = np.bincount(cell, weights=values, minlength=self._number)
+        means: NDArray[np.float64] = np.full(self._number, np.nan)
+        np.divide(total, number, out=means, where=number > 0)
+        return means
+
+    def total(self, column: str) -> pd.Series:
+        """The sum of whole numbers over the done samples that have one, null where none has."""
+        cell, values = self._known(column)
+        total = np.bincount(cell, weights=values, minlength=self._number)
+        return _where(np.bincount(cell, minlength=self._number) > 0, total.astype(np.int64))
+
+    def largest(self, column: str) -> pd.Series:
+        """The largest of whole numbers above 0 over the done samples that have one, null where none has."""
+        cell, values = self._known(column)
+        largest = np.zeros(self._number)
+        np.maximum.at(largest, cell, values)
+        return _where(np.bincount(cell, minlength=self._number) > 0, largest.astype(np.int64))
+
+    def scores(self, column: str) -> list[Scores | None]:
+        """How many of the done samples have which value; None where none has any."""
+        cell, values = self._known(column)
+        code, different = pd.factorize(values, sort=True)
+        pair, found = pd.factorize(cell * max(1, len(different)) + code, sort=True)
+        counts = np.bincount(pair, minlength=len(found)).tolist()
+        of_cell, of_value = np.divmod(found, max(1, len(different)))
+        starts = np.searchsorted(of_cell, np.arange(self._number + 1)).tolist()
+        values_found = different[of_value].tolist()
+        return [
+            Scores(values=tuple(values_found[start:end]), counts=tuple(counts[start:end]))
+            if start < end
+            else None
+            for start, end in itertools.pairwise(starts)
+        ]
+
+    def lists(self, column: str) -> list[list[float]]:
+        """The values of the done samples that have one."""
+        cell, values = self._known(column)
+        order = np.argsort(cell, kind="stable")
+        starts = np.searchsorted(cell[order], np.arange(1, self._number))
+        return [part.tolist() for part in np.split(values[order], starts)]
+
+    def _known(self, column: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Cell and value of the done samples that have one."""
+        values = self._samples[column].to_numpy(dtype=np.float64, na_value=np.nan)
+        known = self.done & ~np.isnan(values)
+        return self._cell[known], values[known]
+
+
+def _where(known: NDArray[np.bool_], numbers: NDArray[np.int64]) -> pd.Series:
+    """Whole numbers, null where nothing is known."""
+    return pd.Series(pd.arrays.IntegerArray(numbers, ~known))
+
+
+def _objects(values: Any) -> pd.Series:
+    """One object a row, lists among them, which pandas would else take for rows."""
+    listed = list(values)
+    column = np.empty(len(listed), dtype=object)
+    column[:] = listed
+    return pd.Series(column)
+
+
+def _loss_figures(losses: Sequence[float]) -> tuple[float | None, ...]:
+    """The mean and its interval."""
     if not losses:
-        return (math.nan,) * 3
-    return fmean(losses), *(mean_interval(losses) or (math.nan, math.nan))
+        return (None,) * 3
+    return fmean(losses), *(mean_interval(losses) or (None, None))

@@ -3,8 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from bamctl.errors import BadInput
 from bamctl.evaluation.depths import parse_depths
-from bamctl.evaluation.plan import plan_samples
+from bamctl.evaluation.plan import plan_samples, select_samples
+from bamctl.results.shard import Shard
 from bamctl.tasks.catalog import build_task, load_spec
 
 SPEC = load_spec("passkey")
@@ -83,3 +85,26 @@ def test_models_with_different_tokenizers_are_asked_for_the_same_keys(tokenizers
         asked.append([prompt.references for prompt in prompts])
     assert asked[0] == asked[1]
     assert len(set(asked[0])) == 4
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_the_shards_together_are_the_plan(n):
+    whole = plan(samples=5)
+    shards = [select_samples(whole, shard=Shard(k=k, n=n)) for k in range(1, n + 1)]
+    assert sorted(row.row_id for shard in shards for row in flat(shard)) == sorted(
+        row.row_id for row in flat(whole)
+    )
+    for k, shard in enumerate(shards):
+        assert list(shard) == ([256, 512] if k < 5 else [])
+        assert all([row.sample for row in rows] == list(range(k, 5, n)) for rows in shard.values())
+
+
+def test_only_some_of_the_samples():
+    whole = plan()
+    ids = frozenset({whole[512][0].row_id, whole[512][3].row_id})
+    assert select_samples(whole) == whole
+    assert select_samples(whole, only=ids) == {512: [whole[512][0], whole[512][3]]}
+    assert select_samples(whole, only=ids, shard=Shard(k=2, n=2)) == {512: [whole[512][3]]}
+    assert select_samples(whole, only=frozenset()) == {}
+    with pytest.raises(BadInput, match=r"^--only ff: no sample of these [^\n]*; bamctl show prints [^\n]*$"):
+        select_samples(whole, only=ids | {"ff"})

@@ -33,7 +33,7 @@ def test_every_sample_of_the_grid_has_a_row_with_everything_in_it(backend, task,
     assert list(zip(rows["length"], rows["sample"], strict=True)) == [
         (length, sample) for length in (128, 256, 512) for sample in range(4)
     ]
-    of_others = ["error", "chat_prefix", "window", "loss", "tokens_scored"]
+    of_others = ["error", "chat_prefix", "window", "loss", "tokens_scored", "command"]
     assert rows.drop(columns=of_others).notna().all(axis=None)
     assert rows[of_others].isna().all(axis=None)
     assert set(rows["metric"]) == {"exact"}

@@ -7,7 +7,7 @@ import pytest
 from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def identity() -> RunIdentity:
     return RunIdentity(
         model="models/tiny",
@@ -24,12 +24,12 @@ def identity() -> RunIdentity:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def facts() -> ModelFacts:
     return ModelFacts(position_encoding="ggd", ssmax=True, train_length=512, parameters=590_000)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_row(identity: RunIdentity, facts: ModelFacts) -> Callable[..., SampleRow]:
     """A done row of the run, number `sample` of its length; any column may be given another value."""
 
@@ -73,7 +73,7 @@ def make_row(identity: RunIdentity, facts: ModelFacts) -> Callable[..., SampleRo
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_loss_row(make_row) -> Callable[..., SampleRow]:
     """A row of a run that measures losses: stretch `sample`, the positions that end at `length`."""
 

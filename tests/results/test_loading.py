@@ -1,5 +1,6 @@
 import json
 import logging
+import random
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -9,12 +10,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bamctl.errors import BadInput
-from bamctl.results.frames import to_frame
+from bamctl.results.frames import decoded, to_frame
 from bamctl.results.journal import rows_table
-from bamctl.results.loading import load_samples, merge, read_samples
-from bamctl.results.schema import SAMPLE_SCHEMA, VERSION_KEY, ModelFacts, RunIdentity
+from bamctl.results.loading import load_samples, read_samples
+from bamctl.results.merging import merge
+from bamctl.results.schema import EARLIER, SAMPLE_SCHEMA, STATUSES, VERSION_KEY, ModelFacts, RunIdentity
 from bamctl.results.statistics import accuracy_table
 from bamctl.results.store import RunStore
 
@@ -80,13 +84,16 @@ def test_what_is_not_there_is_one_line(tmp_path):
         (lambda t: t.drop_columns(["status"]), "not a table of samples, it has no column status"),
         (lambda _: pa.table({"x": [1]}), "not a table of samples, it has no column row_id"),
         (
-            lambda t: t.replace_schema_metadata({VERSION_KEY: b"4"}),
-            "written by a later bamctl (schema 4, this one reads up to 3); upgrade bamctl",
+            lambda t: t.replace_schema_metadata({VERSION_KEY: b"5"}),
+            "written by a later bamctl (schema 5, this one reads up to 4); upgrade bamctl",
         ),
-        (lambda t: t.replace_schema_metadata({VERSION_KEY: b"x"}), "cannot be read as a table of samples"),
+        (
+            lambda t: t.replace_schema_metadata({VERSION_KEY: b"x"}),
+            "not a table of samples, its schema's version is b'x'",
+        ),
         (
             lambda t: t.set_column(t.column_names.index("length"), "length", pa.array(["long"])),
-            "cannot be read as a table of samples",
+            "not a table of samples (Failed to parse",
         ),
     ],
 )
@@ -113,7 +120,7 @@ def test_a_column_that_a_table_lacks_is_null_where_it_may_be(tmp_path, make_row)
     path = tmp_path / "samples.parquet"
     pq.write_table(rows_table([make_row()]).drop_columns(["haystack_repeats", "references"]), path)
     table = read_samples(path)
-    assert table.schema.equals(SAMPLE_SCHEMA, check_metadata=True)
+    assert decoded(table).schema.equals(SAMPLE_SCHEMA, check_metadata=True)
     assert table.column("haystack_repeats").null_count == table.column("references").null_count == 1
     assert read_samples(path, ["references", "row_id"]).column_names == ["references", "row_id"]
 
@@ -154,11 +161,15 @@ def test_a_published_run_is_opened_and_not_touched(tmp_path):
         assert (copy / path.name).read_bytes() == path.read_bytes()
 
 
+SHOWN = ["needles", "excerpts", "question", "command"]
+
+
 @pytest.mark.parametrize(
     ("version", "younger"),
     [
-        (b"1", ["metric", "chat_prefix", "window", "loss", "tokens_scored"]),
-        (b"2", ["window", "loss", "tokens_scored"]),
+        (b"1", ["metric", "chat_prefix", "window", "loss", "tokens_scored", *SHOWN]),
+        (b"2", ["window", "loss", "tokens_scored", *SHOWN]),
+        (b"3", SHOWN),
     ],
 )
 def test_a_run_of_an_earlier_version_goes_on(tmp_path, identity, facts, make_row, version, younger):
@@ -166,19 +177,26 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, identity, facts, make_row
     with RunStore.open(tmp_path, identity, facts) as store:
         store.append(make_row(0))
     folder = store.folder
+    shown = {
+        "needles": ("key",),
+        "excerpts": ("a key",),
+        "question": "Which?",
+        "command": ("bamctl", "passkey"),
+    }
     table = pq.read_table(folder / "samples.parquet").drop_columns(younger)
     table = table.replace_schema_metadata({**table.schema.metadata, VERSION_KEY: version})
     pq.write_table(table, folder / "samples.parquet")
     line = {name: value for name, value in json.loads(make_row(1).to_json()).items() if name not in younger}
     (folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
     with RunStore.open(tmp_path, identity, facts) as store:
-        store.append(make_row(2, metric="exact", depth=(1.0, 2.0), needle_start=(3, 4)))
+        store.append(make_row(2, depth=(1.0, 2.0), needle_start=(3, 4), **shown))
     rows = load_samples([tmp_path])
     assert rows["metric"].tolist() == ["exact"] * 3
     assert rows["chat_prefix"].isna().tolist() == [version == b"1"] * 2 + [False]
     assert rows[["window", "loss", "tokens_scored"]].isna().all(axis=None)
+    assert rows[SHOWN].isna().to_numpy().tolist() == [[True] * 4, [True] * 4, [False] * 4]
     assert [list(depth) for depth in rows["depth"]] == [[0.0], [5.0], [1.0, 2.0]]
-    assert pq.read_schema(folder / "samples.parquet").metadata[VERSION_KEY] == b"3"
+    assert pq.read_schema(folder / "samples.parquet").metadata[VERSION_KEY] == b"4"
     assert accuracy_table(rows)["score"].tolist() == [1.0]
 
 
@@ -204,26 +222,43 @@ def test_losses_are_stored_beside_answers_and_read_with_them(
     assert accuracy["exact_count"].isna().all()
 
 
-def test_rows_from_before_reused_tokens_are_read_folded_and_added_to(tmp_path, identity, facts, make_row):
-    """As a run looks that an earlier version began: a table and a journal without the column."""
-    with RunStore.open(tmp_path, identity, facts) as store:
-        store.append(make_row(0))
-    folder = store.folder
-    table = pq.read_table(folder / "samples.parquet")
-    pq.write_table(table.drop_columns(["reused_tokens"]), folder / "samples.parquet")
-    line = json.loads(make_row(1).to_json())
-    del line["reused_tokens"]
-    (folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
+ADDED = {
+    2: ["metric", "chat_prefix", "reused_tokens"],
+    3: ["window", "loss", "tokens_scored"],
+    4: ["needles", "excerpts", "question", "command"],
+}
+"""Version → the columns that files of the versions before it lack."""
 
-    assert load_samples([tmp_path])["reused_tokens"].tolist() == [pd.NA, pd.NA]
+
+def lacking(version):
+    return [name for later, names in ADDED.items() if later > version for name in names]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_run_that_an_earlier_version_began_is_read_and_goes_on(
+    tmp_path, identity, facts, make_row, version
+):
+    full = {"needles": ("a",), "excerpts": ("a b",), "question": "b?", "command": ("bamctl", "run")}
+    rows = [make_row(sample, **full) for sample in range(3)]
+    with RunStore.open(tmp_path, identity, facts) as store:
+        store.append(rows[0])
+    table = pq.read_table(store.folder / "samples.parquet").drop_columns(lacking(version))
+    noted = {VERSION_KEY: str(version).encode()}
+    pq.write_table(table.replace_schema_metadata(noted), store.folder / "samples.parquet")
+    line = {name: value for name, value in vars(rows[1]).items() if name not in lacking(version)}
+    line["started_at"] = line["started_at"].isoformat()
+    (store.folder / "journal.jsonl").write_text(json.dumps(line) + "\n")
+
+    unknown = dict.fromkeys(name for name in lacking(version) if name not in EARLIER)
+    expected = to_frame(rows_table([*(replace(row, **unknown) for row in rows[:2]), rows[2]]))
+    pd.testing.assert_frame_equal(load_samples([tmp_path]), expected[:2])
     with RunStore.open(tmp_path, identity, facts) as store:
         assert store.done() == {"512-0", "512-1"}
-        store.append(make_row(2))
-    rows = load_samples([tmp_path])
-    assert rows["reused_tokens"].tolist() == [pd.NA, pd.NA, 256]
-    assert rows["exact"].tolist() == [True] * 3
-    assert pq.read_table(folder / "samples.parquet").schema.names == SAMPLE_SCHEMA.names
-    assert not (folder / "journal.jsonl").read_bytes()
+        store.append(rows[2])
+    pd.testing.assert_frame_equal(load_samples([tmp_path]), expected)
+    assert pq.read_schema(store.folder / "samples.parquet").metadata[VERSION_KEY] == b"4"
+    assert pq.read_schema(store.folder / "samples.parquet").names == SAMPLE_SCHEMA.names
+    assert not (store.folder / "journal.jsonl").read_bytes()
 
 
 def test_a_text_file_is_no_table(tmp_path):
@@ -280,3 +315,76 @@ def test_a_folder_that_cannot_be_listed_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(BadInput, match=r"cannot be read \(Permission denied\)$"):
         load_samples([Path(tmp_path)])
+
+
+def test_only_the_columns_that_are_asked_for(tmp_path, two_runs):
+    everything = load_samples([tmp_path])
+    for columns in (["length"], ["prediction", "row_id", "depth"], ["status", "model"]):
+        pd.testing.assert_frame_equal(load_samples([tmp_path], columns), everything[columns])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert load_samples([empty], ["model", "exact"]).dtypes.equals(everything[["model", "exact"]].dtypes)
+
+
+def test_rows_of_many_files_in_any_order_are_what_one_file_has(tmp_path, make_row):
+    rows = [make_row(sample, length) for length in (512, 1024) for sample in range(6)]
+    rows += [replace(row, run_id="another", model="m2") for row in rows]
+    (tmp_path / "one").mkdir()
+    pq.write_table(rows_table(rows), tmp_path / "one" / "samples.parquet")
+    shuffled = random.Random(0).sample(rows, len(rows))
+    for number in range(0, len(rows), 3):
+        folder = tmp_path / "many" / str(number)
+        folder.mkdir(parents=True)
+        pq.write_table(rows_table(shuffled[number : number + 4]), folder / "samples.parquet")
+    expected = to_frame(rows_table(sorted(rows, key=lambda row: (row.run_id, row.length, row.sample))))
+    for name in ("one", "many"):
+        pd.testing.assert_frame_equal(load_samples([tmp_path / name]), expected)
+
+
+def test_of_a_folder_with_foreign_tables_and_old_ones_what_can_be_read_is_read(tmp_path, make_row, caplog):
+    for name in ("good", "foreign", "later", "nulls"):
+        (tmp_path / name).mkdir()
+    table = rows_table([make_row()])
+    pq.write_table(table, tmp_path / "good" / "samples.parquet")
+    pq.write_table(pa.table({"row_id": ["x"]}), tmp_path / "foreign" / "samples.parquet")
+    later = table.replace_schema_metadata({VERSION_KEY: b"99"})
+    pq.write_table(later, tmp_path / "later" / "samples.parquet")
+    place = table.column_names.index("model")
+    nulls = table.set_column(place, "model", pa.nulls(1, pa.string()))
+    pq.write_table(nulls, tmp_path / "nulls" / "samples.parquet")
+    assert load_samples([tmp_path], ["row_id", "model"]).values.tolist() == [["512-0", "models/tiny"]]
+    told = {message.removeprefix(f"left out: {tmp_path}/") for message in caplog.messages}
+    assert {message.split(":")[0] for message in told} == {
+        f"{name}/samples.parquet" for name in ("foreign", "later", "nulls")
+    }
+    assert not any("\n" in message for message in told)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from(STATUSES), st.integers(0, 2)),
+        max_size=12,
+    ),
+    st.integers(1, 4),
+)
+def test_merging_keeps_the_best_and_latest_row_of_each_sample(make_row, drawn, parts):
+    rows = [
+        make_row(
+            sample,
+            status=status,
+            run_id=run,
+            started_at=make_row(second).started_at,
+            device=f"device {number}",
+        )
+        for number, (run, sample, status, second) in enumerate(drawn)
+    ]
+    best = {}
+    for row in rows:
+        known = best.get((row.run_id, row.sample))
+        rank = STATUSES.index(row.status), row.started_at
+        if known is None or rank >= (STATUSES.index(known.status), known.started_at):
+            best[row.run_id, row.sample] = row
+    size = -(-len(rows) // parts) or 1
+    tables = [rows_table(rows[start : start + size]) for start in range(0, len(rows), size)]
+    merged = merge(tables or [SAMPLE_SCHEMA.empty_table()])
+    assert merged["device"].to_pylist() == [best[key].device for key in sorted(best)]

@@ -57,7 +57,7 @@ def test_what_may_be_left_out_of_a_row_may_be_null():
 @SCHEMAS
 def test_every_column_says_what_it_means(schema):
     assert all(field.metadata[b"description"] for field in schema)
-    assert schema.metadata[VERSION_KEY] == b"3"
+    assert schema.metadata[VERSION_KEY] == b"4"
 
 
 @SCHEMAS
@@ -73,11 +73,18 @@ def test_what_is_measured_has_a_unit(schema):
 
 def test_a_row_survives_json(make_row, make_loss_row):
     several = make_row(depth=(0.0, 100.0), needle_start=(17, 400), references=("1", "2"), chat_prefix="<s>\n")
+    shown = make_row(
+        needles=("key",),
+        excerpts=("a key", ""),
+        question="Which?",
+        command=("bamctl", "passkey", "-m", "a b"),
+    )
     for row in (
         make_row(3),
         make_row(status="skipped"),
         make_row(prediction="a\nb\u2028é😀"),
         several,
+        shown,
         make_loss_row(),
     ):
         line = row.to_json()
@@ -165,7 +172,7 @@ def test_units_and_version_are_in_the_file(make_row, tmp_path):
     pq.write_table(with_pandas_types(rows_table([make_row()])), tmp_path / "samples.parquet")
     schema = pq.read_schema(tmp_path / "samples.parquet")
     assert schema.field("prefill_seconds").metadata[b"unit"] == b"seconds"
-    assert schema.metadata[VERSION_KEY] == b"3"
+    assert schema.metadata[VERSION_KEY] == b"4"
 
 
 def test_a_null_stays_a_null(make_row):

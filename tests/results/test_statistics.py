@@ -1,94 +1,15 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.stats import binomtest, t
 
 from bamctl.results.frames import to_frame
 from bamctl.results.journal import rows_table
+from bamctl.results.means import count_scores, recall_interval
+from bamctl.results.proportions import wilson_interval
 from bamctl.results.schema import ACCURACY_SCHEMA
-from bamctl.results.statistics import (
-    accuracy_table,
-    effective_length,
-    length_averages,
-    mean_interval,
-    wilson_interval,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 2000), st.floats(0, 1), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
-def test_wilson_agrees_with_scipy(n, share, confidence):
-    successes = round(share * n)
-    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
-    low, high = wilson_interval(successes, n, confidence)
-    assert low == pytest.approx(interval.low, abs=1e-12)
-    assert high == pytest.approx(interval.high, abs=1e-12)
-    assert 0 <= low <= successes / n <= high <= 1
-
-
-@pytest.mark.parametrize(("n", "low"), [(10, 0.72), (20, 0.84), (100, 0.96)])
-def test_wilson_where_all_are_right_or_none(n, low):
-    assert wilson_interval(n, n) == (pytest.approx(low, abs=0.005), 1.0)
-    assert wilson_interval(0, n) == (0.0, pytest.approx(1 - low, abs=0.005))
-
-
-@pytest.mark.parametrize(
-    ("successes", "n", "confidence"),
-    [(0, 0, 0.95), (-1, 5, 0.95), (6, 5, 0.95), (1, 5, 0.0), (1, 5, 1.0)],
-)
-def test_wilson_refuses_what_has_no_interval(successes, n, confidence):
-    with pytest.raises(ValueError, match="no interval"):
-        wilson_interval(successes, n, confidence)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(-50, 50), min_size=2, max_size=40),
-    st.sampled_from([0.5, 0.9, 0.95, 0.999]),
-)
-def test_the_interval_of_a_mean_agrees_with_scipy(values, confidence):
-    n, mean = len(values), sum(values) / len(values)
-    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = t.ppf((1 + confidence) / 2, n - 1) * error
-    low, high = mean_interval(values, confidence)
-    assert (low, high) == (pytest.approx(mean - half, abs=1e-6), pytest.approx(mean + half, abs=1e-6))
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 10, 31, 1000])
-def test_the_interval_is_as_wide_as_the_tables_of_t_say(freedom):
-    values = [(-1.0) ** number for number in range(freedom + 1)]
-    low, high = mean_interval(values)
-    wide = t.interval(0.95, freedom, loc=sum(values) / len(values), scale=pd.Series(values).sem())
-    assert (low, high) == pytest.approx(wide, rel=1e-9)
-
-
-@pytest.mark.parametrize("values", [[], [2.5]])
-def test_fewer_than_two_values_say_nothing_of_their_spread(values):
-    assert mean_interval(values) is None
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0])
-def test_no_mean_has_an_interval_at_such_a_confidence(confidence):
-    with pytest.raises(ValueError, match="no interval"):
-        mean_interval([1.0, 2.0], confidence)
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "effective"),
-    [
-        ({}, None),
-        ({512: 0.855}, None),
-        ({512: 0.856}, 512),
-        ({512: 1.0, 1024: 0.9, 2048: 0.85}, 1024),
-        ({2048: 1.0, 512: 1.0, 1024: 0.5}, 512),
-        ({512: 1.0, 1024: 1.0}, 1024),
-    ],
-)
-def test_effective_length_ends_before_the_first_length_below_the_threshold(accuracies, effective):
-    assert effective_length(accuracies, 0.856) == effective
+from bamctl.results.statistics import ACCURACY_COLUMNS, accuracy_table, scores_of
 
 
 @pytest.fixture
@@ -120,6 +41,8 @@ def test_every_figure_by_hand(samples, identity):
     first, second, third = accuracy_table(samples).to_dict("records")
     low, high = wilson_interval(2, 3)
     of_losses = {"window", "loss", "loss_low", "loss_high", "tokens_scored"}
+    counted = [first.pop(name).tolist() for name in ("recall_values", "recall_counts")]
+    assert counted == [[0.5, 1.0], [1, 2]]
     assert {name for name in first if pd.isna(first[name])} == of_losses
     assert {name: value for name, value in first.items() if name not in of_losses} == {
         "run_id": identity.run_id,
@@ -154,7 +77,9 @@ def test_every_figure_by_hand(samples, identity):
         "failed": 1,
     }
     assert (second["length"], second["n"], second["skipped"], second["failed"]) == (1024, 0, 2, 0)
-    assert second["exact_count"] == 0
+    assert pd.isna(second["exact_count"])
+    assert pd.isna(second["cut_off"])
+    assert second["recall_values"] is None
     assert (third["run_id"], third["n"], third["accuracy"]) == ("other", 1, 0.0)
     assert third["ci_low"] == 0.0
     assert pd.isna(third["train_length"])
@@ -173,7 +98,7 @@ def test_ruler_s_score_is_the_mean_recall(make_row, metric):
     assert (row["metric"], row["n"], row["cut_off"], row["failed"]) == (metric, 4, 4, 1)
     assert (row["accuracy"], row["ci_low"], row["ci_high"]) == (0.25, *wilson_interval(1, 4))
     assert row["score"] == row["mean_recall"] == 1.75 / 4
-    assert (row["score_low"], row["score_high"]) == wilson_interval(1.75, 4)
+    assert (row["score_low"], row["score_high"]) == recall_interval(count_scores(recalls))
 
 
 @pytest.mark.parametrize(
@@ -186,43 +111,9 @@ def test_a_score_at_an_end_has_its_interval_s_end_there(make_row, recall, score)
     assert tuple(table[["score", "score_low", "score_high"]].iloc[0]) == score
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.fractions(0, 1, max_denominator=40), min_size=1, max_size=60))
-def test_wilson_of_a_sum_of_scores_lies_between_those_of_the_counts_beside_it(scores):
-    total, n = float(sum(scores)), len(scores)
-    low, high = wilson_interval(total, n)
-    below, above = wilson_interval(math.floor(total), n), wilson_interval(math.ceil(total), n)
-    assert below[0] <= low <= above[0]
-    assert below[1] <= high <= above[1]
-    assert low <= total / n <= high
-
-
-@pytest.mark.parametrize(
-    ("scores", "averages"),
-    [  # Rows of RULER's own leaderboard, 4k to 128k: Gemini-1.5-pro, GPT-4-1106-preview.
-        ([96.7, 95.8, 96.0, 95.9, 95.9, 94.4], (95.8, 95.5, 96.1)),
-        ([96.6, 96.3, 95.2, 93.2, 87.0, 81.2], (91.6, 89.0, 94.1)),
-        ([50.0], (50.0, 50.0, 50.0)),
-        ([90.0, 30.0], (60.0, 50.0, 70.0)),
-    ],
-)
-def test_ruler_s_averages_over_lengths(scores, averages):
-    by_length = {4096 * 2**rank: score for rank, score in enumerate(scores)}
-    backwards = dict(reversed(by_length.items()))
-    for order in (by_length, backwards):
-        assert tuple(round(average, 1) for average in length_averages(order)) == averages
-
-
-def test_an_effective_length_does_not_end_at_a_rounding():
-    tenths = [0.1] * 8
-    assert sum(tenths) < 0.8
-    assert effective_length({512: sum(tenths)}, 0.8) == 512
-
-
 def test_where_nothing_is_done_every_figure_is_null(samples):
     second = accuracy_table(samples).iloc[1]
-    known = {"train_length", "exact_count", "cut_off"}
-    nullable = {field.name for field in ACCURACY_SCHEMA if field.nullable} - known
+    nullable = {field.name for field in ACCURACY_SCHEMA if field.nullable} - {"train_length"}
     assert {name for name in ACCURACY_SCHEMA.names if pd.isna(second[name])} == nullable
 
 
@@ -265,3 +156,76 @@ def test_losses_are_averaged_over_stretches_and_are_no_accuracy(make_row, make_l
     assert (answers["score"], answers["exact_count"], answers["cut_off"]) == (1.0, 1, 1)
     assert pd.isna(answers["loss"])
     assert pd.isna(answers["tokens_scored"])
+
+
+def test_a_loss_has_no_recall_and_no_recall_has_no_scores(make_loss_row, make_row):
+    rows = [make_loss_row(0), make_row(0, run_id="other", status="skipped")]
+    for row in accuracy_table(to_frame(rows_table(rows))).to_dict("records"):
+        assert scores_of(row) is scores_of({**row, "metric": "string_match_all"}) is None
+
+
+def test_recalls_are_kept_as_how_many_there_are_of_each(make_row):
+    recalls = [1.0, 0.25, 0.25, 0.0, 1.0]
+    rows = [make_row(sample, exact=recall > 0.5, recall=recall) for sample, recall in enumerate(recalls)]
+    (row,) = accuracy_table(to_frame(rows_table(rows))).to_dict("records")
+    assert scores_of({**row, "metric": "string_match_all"}) == count_scores(recalls)
+    assert scores_of(row) == count_scores([0.0, 0.0, 0.0, 1.0, 1.0])
+    assert scores_of({**row, "exact_count": 0}) == count_scores([0.0] * 5)
+
+
+def test_no_other_columns_are_read(samples):
+    pd.testing.assert_frame_equal(accuracy_table(samples[list(ACCURACY_COLUMNS)]), accuracy_table(samples))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_of_random_samples_are_those_of_pandas(make_row, make_loss_row, seed):
+    """Several runs at several lengths, in any order, against the plainest way to say each figure."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(120):
+        run, length = random.choice(["a", "b", "loss"]), int(random.choice([512, 1024, 2048]))
+        status = str(random.choice(["done", "done", "done", "failed", "skipped"]))
+        if run == "loss":
+            figures = {"loss": random.random(), "tokens_scored": int(random.integers(1, 99))}
+            rows.append(
+                make_loss_row(
+                    number, length, status, run_id=run, **(figures if status == "done" else {"loss": None})
+                )
+            )
+            continue
+        recall = float(random.choice([0, 0.25, 1]))
+        figures = {
+            "exact": recall == 1,
+            "recall": recall,
+            "finish_reason": str(random.choice(["stop", "length"])),
+            "answer_logprob": random.choice([None, -random.random()]),
+            "prefill_seconds": random.random(),
+            "peak_memory_bytes": int(random.integers(1, 2**40)),
+        }
+        metric = "exact" if run == "a" else "string_match_all"
+        figures = figures if status == "done" else {}
+        rows.append(make_row(number, length, status, run_id=run, metric=metric, **figures))
+    samples = to_frame(rows_table(rows)).sample(frac=1, random_state=seed)
+    for row in accuracy_table(samples).to_dict("records"):
+        cell = samples[(samples["run_id"] == row["run_id"]) & (samples["length"] == row["length"])]
+        done = cell[cell["status"] == "done"]
+        answers = done[done["metric"] != "loss"]
+        some = len(answers) > 0
+        expected = {
+            "n": len(done),
+            "skipped": (cell["status"] == "skipped").sum(),
+            "failed": (cell["status"] == "failed").sum(),
+            "exact_count": answers["exact"].sum() if some else None,
+            "cut_off": (answers["finish_reason"] == "length").sum() if some else None,
+            "mean_recall": answers["recall"].mean(),
+            "mean_answer_logprob": answers["answer_logprob"].mean(),
+            "prefill_seconds": done["prefill_seconds"].mean(),
+            "peak_memory_bytes": done["peak_memory_bytes"].max(),
+            "loss": done["loss"].mean(),
+            "tokens_scored": done["tokens_scored"].sum(min_count=1),
+        }
+        for name, value in expected.items():
+            if value is None or pd.isna(value):
+                assert pd.isna(row[name]), name
+            else:
+                assert row[name] == pytest.approx(value, rel=1e-12), name

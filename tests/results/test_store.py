@@ -9,16 +9,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bamctl
 from bamctl.errors import BadInput, RunFailed
+from bamctl.results.schema import VERSION_KEY
 from bamctl.results.store import RunStore, load_samples
 
 
 @pytest.fixture
 def open_store(tmp_path, identity, facts):
     return lambda: RunStore.open(tmp_path / "out", identity, facts)
+
+
+WHOLE = ["accuracy.parquet", "journal.jsonl", "run.json", "run.lock", "samples.parquet"]
+"""What is in the folder of a run that has ended."""
 
 
 def entries(folder: Path) -> list[str]:
@@ -30,7 +37,7 @@ def test_a_new_run_has_its_folder_and_its_description(open_store, tmp_path, iden
         assert store.folder == tmp_path / "out" / "passkey" / f"models-tiny-{identity.run_id}"
         assert store.done() == set()
         assert store.rows().empty
-    assert entries(store.folder) == ["journal.jsonl", "run.json"]
+    assert entries(store.folder) == ["journal.jsonl", "run.json", "run.lock"]
     assert json.loads((store.folder / "run.json").read_text()) == {
         "run_id": identity.run_id,
         "identity": asdict(identity),
@@ -62,9 +69,9 @@ def test_what_is_appended_is_there_at_once_and_after_folding(open_store, make_ro
         assert store.done() == {"512-0"}
         before = store.rows()
         assert before["row_id"].tolist() == ["512-0", "512-1"]
-        assert entries(store.folder) == ["journal.jsonl", "run.json"]
+        assert entries(store.folder) == ["journal.jsonl", "run.json", "run.lock"]
         store.fold()
-        assert entries(store.folder) == ["accuracy.parquet", "journal.jsonl", "run.json", "samples.parquet"]
+        assert entries(store.folder) == WHOLE
         assert (store.folder / "journal.jsonl").read_bytes() == b""
         pd.testing.assert_frame_equal(store.rows(), before)
         store.append(make_row(2))
@@ -314,17 +321,86 @@ def test_a_foreign_line_is_named_once_and_kept_aside(open_store, make_row, caplo
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"PAR1" + bytes(100) + b"PAR1"])
-def test_a_table_that_cannot_be_read_is_named_and_left_alone(open_store, make_row, content):
+def test_a_damaged_table_is_named_and_moved_aside(open_store, make_row, content, caplog):
+    with open_store() as store:
+        store.append(make_row(0))
+    samples = store.folder / "samples.parquet"
+    (store.folder / "samples.parquet.damaged").write_text("an earlier one")
+    samples.write_bytes(content)
+    (store.folder / "journal.jsonl").write_text(make_row(1).to_json() + "\n")
+    with caplog.at_level(logging.WARNING), open_store() as store:
+        assert store.done() == {"512-1"}
+        store.append(make_row(0))
+    (message,) = caplog.messages
+    assert message == (
+        f"{samples}: damaged; moved to samples.parquet.damaged-2, what was in it is to be run again"
+    )
+    assert (store.folder / "samples.parquet.damaged").read_text() == "an earlier one"
+    assert (store.folder / "samples.parquet.damaged-2").read_bytes() == content
+    assert load_samples([store.folder])["row_id"].tolist() == ["512-0", "512-1"]
+
+
+def test_a_table_that_is_damaged_while_it_is_open_is_moved_aside_too(open_store, make_row):
+    store = open_store()
+    store.append(make_row(0))
+    store.fold()
+    store.append(make_row(1))
+    (store.folder / "samples.parquet").write_bytes(b"PAR1")
+    store.close()
+    assert store.done() == {"512-1"}
+    assert (store.folder / "samples.parquet.damaged").read_bytes() == b"PAR1"
+    assert pd.read_parquet(store.folder / "accuracy.parquet")["n"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.replace_schema_metadata({VERSION_KEY: b"5"}), "written by a later bamctl"),
+        (lambda _: pa.table({"x": [1]}), "not a table of samples"),
+    ],
+)
+def test_another_table_in_its_place_is_refused_and_left_alone(open_store, make_row, change, message):
     with open_store() as store:
         store.append(make_row())
     samples = store.folder / "samples.parquet"
-    samples.write_bytes(content)
-    with pytest.raises(BadInput, match=r"^[^\n]*samples.parquet: cannot be read[^\n]*$"):
+    pq.write_table(change(pq.read_table(samples)), samples)
+    content = samples.read_bytes()
+    with pytest.raises(BadInput, match=rf"^[^\n]*samples.parquet: {message}[^\n]*$"):
         open_store()
     assert samples.read_bytes() == content
+    assert entries(store.folder) == WHOLE
     samples.unlink()
     with open_store() as store:  # and the lock is gone
         assert store.done() == set()
+
+
+def test_a_table_that_may_not_be_read_is_not_damaged(open_store, make_row, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with open_store() as store:
+        store.append(make_row())
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "ParquetFile", refuse)
+        with pytest.raises(BadInput, match=r"samples.parquet: cannot be read .*\(Permission denied\)"):
+            open_store()
+    assert entries(store.folder) == WHOLE
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_made_again(open_store, monkeypatch):
+    """It had made it, and has failed to start."""
+    mkdir, calls = Path.mkdir, []
+
+    def remove_after(path, *arguments, **options):
+        mkdir(path, *arguments, **options)
+        calls.append(path)
+        if len(calls) < 4:
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", remove_after)
+    with open_store() as store:
+        assert store.done() == set()
+    assert store.folder in calls
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"identity": {"model": "another"}}'])

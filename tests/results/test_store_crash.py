@@ -142,6 +142,7 @@ def test_a_fold_that_stops_at_any_step(tmp_path, identity, facts, make_row, monk
         "accuracy.parquet",
         "journal.jsonl",
         "run.json",
+        "run.lock",
         "samples.parquet",
     ]
 
@@ -155,6 +156,7 @@ def test_a_reader_never_misses_a_row_that_is_being_folded(tmp_path, identity, fa
     read = loading.read_journal
 
     def read_then_fold(path):
+        monkeypatch.undo()
         journal = read(path)
         store.fold()
         return journal
