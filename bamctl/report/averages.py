@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from bamctl.lengths import format_length
+from bamctl.results.effective import length_weights
+from bamctl.results.means import Scores, average_interval
+from bamctl.results.statistics import scores_of
 from bamctl.tasks.catalog import RULER_TASKS
 
 _SETTINGS = ["depth_policy", "backend", "dtype", "seed", "model", "model_digest"]
@@ -26,8 +30,37 @@ class TaskAverage:
     """All that any of the tasks has, ascending."""
     scores: Mapping[int, float]
     """Length in tokens that all tasks have → mean over the tasks, 0 … 1; empty where there is none."""
+    samples: Mapping[int, tuple[Scores, ...]]
+    """Length in `scores` → what the samples of each task scored there; lacks those where it is not known."""
     missing: str
     """Why there is none at other lengths, or at all: which task lacks which lengths."""
+
+    @cached_property
+    def intervals(self) -> Mapping[int, tuple[float, float]]:
+        """Length → the 95% interval of its score, by `average_interval`; tasks are its strata."""
+        return {length: average_interval(of_tasks) for length, of_tasks in self.samples.items()}
+
+    @cached_property
+    def over_lengths(self) -> tuple[tuple[float, float], ...]:
+        """The 95% intervals of the three averages over lengths that `length_averages` makes of `scores`.
+
+        Strata are each task at each length. There are none where what samples scored is not known.
+        """
+        if not self.scores or self.samples.keys() != self.scores.keys():
+            return ()
+        ascending = [self.samples[length] for length in sorted(self.samples)]
+        strata = tuple(scores for of_tasks in ascending for scores in of_tasks)
+        return tuple(
+            average_interval(
+                strata,
+                tuple(
+                    weight / len(of_tasks)
+                    for weight, of_tasks in zip(weights, ascending, strict=True)
+                    for _ in of_tasks
+                ),
+            )
+            for weights in length_weights(len(ascending))
+        )
 
 
 def task_averages(accuracy: pd.DataFrame) -> list[TaskAverage]:
@@ -66,6 +99,10 @@ def _average(runs: pd.DataFrame) -> TaskAverage:
         counts = runs.groupby("task")["run_id"].nunique()
         missing = [f"{task} has {counts[task]} runs" for task in by_task.index if counts[task] > 1]
         means = {}
+    samples = {
+        (record["task"], int(record["length"])): scores_of(record) for record in runs.to_dict("records")
+    }
+    of_tasks = {length: [samples.get((task, length)) for task in by_task.index] for length in means}
     run: dict[str, Any] = {str(name): value for name, value in runs.iloc[0].items()}
     if runs["variant"].nunique() > 1:
         run["variant"] = ""
@@ -75,5 +112,10 @@ def _average(runs: pd.DataFrame) -> TaskAverage:
         tasks=tuple(map(str, by_task.index)),
         lengths=tuple(int(str(length)) for length in by_task.columns),
         scores=means,
+        samples={
+            length: tuple(scores for scores in known if scores is not None)
+            for length, known in of_tasks.items()
+            if None not in known
+        },
         missing="; ".join(missing),
     )

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -16,6 +16,8 @@ import pandas as pd
 from bamctl.errors import BadInput
 from bamctl.report.pairing import Run, pair_runs
 from bamctl.report.runs import name_runs
+from bamctl.results.comparison import holm, mcnemar_p, paired_interval, sign_flip_p
+from bamctl.results.means import count_scores, difference_interval
 from bamctl.results.schema import LOSS
 
 _COLUMNS = [
@@ -57,6 +59,17 @@ _Sample = tuple[_Row | None, _Row | None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """A's mean score minus B's, with its 95% interval, -1 … 1, and p of there being none."""
+
+    mean: float
+    low: float
+    high: float
+    p: float  # `mcnemar_p`, or of recall `sign_flip_p`
+    p_holm: float  # adjusted for all that is tested beside it: each length, or each pair's lengths together
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparedLength:
     """The samples of a pair of runs at one length.
 
@@ -72,16 +85,12 @@ class ComparedLength:
     identical: int  # their predictions, character by character
     only_a_right: int
     only_b_right: int
+    difference: PairedDifference | None  # None where none is compared
     logprob_difference: float | None  # largest of answer_logprob, nats; None where A or B never has one
     other_prompt: int
     not_done: int
     only_in_a: int
     only_in_b: int
-
-    @property
-    def p(self) -> float:
-        """See `mcnemar_p`."""
-        return mcnemar_p(self.only_a_right, self.only_b_right)
 
     @property
     def alike(self) -> bool:
@@ -119,20 +128,6 @@ class Comparison:
     def alike(self) -> bool:
         """Whether each sample that both have done has the same prompt and the same prediction."""
         return all(length.alike for length in self.lengths)
-
-
-def mcnemar_p(only_a: int, only_b: int) -> float:
-    """McNemar's exact test, two-sided: whether two answer equally many of the same questions rightly.
-
-    If they do, each of the n = `only_a` + `only_b` questions that one alone has right is A's or B's with even
-    chances (Q. McNemar, Psychometrika 12, 1947): p = min(1, 2 · Σ_{k ≤ min(only_a, only_b)} C(n, k) / 2ⁿ).
-    """
-    n = only_a + only_b
-    ways, term = 0, 1
-    for k in range(min(only_a, only_b) + 1):
-        ways += term
-        term = term * (n - k) // (k + 1)
-    return 1.0 if 2 * ways >= 2**n else 2 * ways / 2**n
 
 
 def compare(samples_a: pd.DataFrame, samples_b: pd.DataFrame, *, names: tuple[str, str]) -> Comparison:
@@ -180,7 +175,7 @@ def compare(samples_a: pd.DataFrame, samples_b: pd.DataFrame, *, names: tuple[st
         remarks.append("Losses are not compared.")
     return Comparison(
         subject=subject,
-        lengths=tuple(lengths),
+        lengths=tuple(_adjusted(lengths)),
         differing=tuple(differing),
         common=common,
         remarks=tuple(remarks),
@@ -224,8 +219,8 @@ def _differ(a: _Row, b: _Row) -> bool:
     return _fate(a, b) == "compared" and a["prediction"] != b["prediction"]
 
 
-def _is_right(row: _Row) -> bool:
-    return bool(row["exact"]) if row["metric"] == "exact" else row["recall"] == 1
+def _score(row: _Row) -> float:
+    return float(row["exact"] if row["metric"] == "exact" else row["recall"])
 
 
 def _compare_lengths(
@@ -239,7 +234,8 @@ def _compare_lengths(
     for length, of_this in by_length.items():
         fates = Counter(_fate(*sample) for sample in of_this)
         compared = [(a, b) for a, b in of_this if a and b and _fate(a, b) == "compared"]
-        right = Counter((_is_right(a), _is_right(b)) for a, b in compared)
+        scores = [(_score(a), _score(b)) for a, b in compared]
+        right = Counter((a == 1, b == 1) for a, b in scores)
         yield ComparedLength(
             label=label,
             task=str(run_a["task"]),
@@ -250,12 +246,42 @@ def _compare_lengths(
             identical=sum(not _differ(a, b) for a, b in compared),
             only_a_right=right[True, False],
             only_b_right=right[False, True],
+            difference=_difference(scores),
             logprob_difference=_logprob_difference(compared),
             other_prompt=fates["other_prompt"],
             not_done=fates["not_done"],
             only_in_a=fates["only_in_a"],
             only_in_b=fates["only_in_b"],
         )
+
+
+def _difference(scores: Sequence[tuple[float, float]]) -> PairedDifference | None:
+    """Of A's and B's scores; p is not adjusted yet."""
+    if not scores:
+        return None
+    differences = count_scores(a - b for a, b in scores)
+    if {score for pair in scores for score in pair} <= {0, 1}:
+        only_a, only_b = scores.count((1, 0)), scores.count((0, 1))
+        (low, high), p = paired_interval(only_a, only_b, len(scores)), mcnemar_p(only_a, only_b)
+    else:
+        (low, high), p = difference_interval(differences), sign_flip_p(differences)
+    return PairedDifference(mean=differences.mean, low=low, high=high, p=p, p_holm=p)
+
+
+def _adjusted(lengths: Iterable[ComparedLength]) -> Iterator[ComparedLength]:
+    """The same with p adjusted."""
+    lengths = list(lengths)
+    families: dict[bool, list[float]] = {True: [], False: []}
+    for row in lengths:
+        if row.difference is not None:
+            families[row.length is None].append(row.difference.p)
+    adjusted = {together: iter(holm(ps)) for together, ps in families.items()}
+    for row in lengths:
+        if row.difference is None:
+            yield row
+        else:
+            p_holm = next(adjusted[row.length is None])
+            yield replace(row, difference=replace(row.difference, p_holm=p_holm))
 
 
 def _logprob_difference(compared: Iterable[tuple[_Row, _Row]]) -> float | None:

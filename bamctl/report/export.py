@@ -1,16 +1,41 @@
-"""The table of scores as text for other programs: CSV, Markdown, LaTeX."""
+"""The table of scores as text for other programs: CSV, JSON, Markdown, LaTeX."""
 
+import json
+import math
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from bamctl.report.layout import Table
 
 
 def to_csv(accuracy: pd.DataFrame) -> str:
-    """Every column of the accuracy, one line a run and length; a null is an empty field."""
-    return str(accuracy.to_csv(index=False, lineterminator="\n"))
+    """Every column of the accuracy, one line a run and length.
+
+    A null is an empty field, and a list its entries with spaces between.
+    """
+    return str(accuracy.apply(_with_texts).to_csv(index=False, lineterminator="\n"))
+
+
+def _with_texts(column: pd.Series) -> pd.Series:
+    if column.dtype != object:
+        return column
+    return column.map(lambda entry: " ".join(map(str, entry)) if isinstance(entry, np.ndarray) else entry)
+
+
+def to_json(accuracy: pd.DataFrame) -> str:
+    """The same as a JSON object a line; what is not known is null, and so is a number that is not finite."""
+    return "".join(
+        json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n"
+        for row in pa.Table.from_pandas(accuracy, preserve_index=False).to_pylist()
+    )
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_markdown(table: Table, *, intervals: bool = False) -> str:
@@ -83,6 +108,5 @@ def _latex_cell(text: str) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    if text.startswith(">="):
-        return "$\\geq$" + _escape_latex(text[2:])
-    return "".join(_LATEX.get(character, character) for character in text)
+    parts = ("".join(_LATEX.get(character, character) for character in part) for part in text.split(">="))
+    return "$\\geq$".join(parts)

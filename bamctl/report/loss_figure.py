@@ -5,7 +5,6 @@ dashed, pale, and the wider the shorter the window is.
 """
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +14,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bamctl.lengths import format_length
+from bamctl.report.axes import mark_train_length, train_length_handle
+from bamctl.report.line_styles import colours_and_markers
 from bamctl.report.loss_table import LossCell, LossRow, LossTable
 from bamctl.report.style import (
     COLUMN_WIDTH,
-    ENCODING_COLOURS,
-    KEY_WIDTH,
-    LETTER_WIDTH,
-    OTHER_COLOURS,
     PAGE_WIDTH,
     QUIET,
     add_legend,
-    entries_a_row,
     figure_style,
+    fits_a_column,
     new_figure,
+    plan_legend,
 )
 
 _CROWDED = 5
@@ -128,17 +126,11 @@ def loss_figure(table: LossTable) -> Figure:
     panels = [lines]
     if len(kin) > _CROWDED and len(kinds) == 2:
         panels = [[line for line in lines if line.row.ssmax == ssmax] for ssmax in kinds]
-    handles = _legend(lines, looks, scale)
-    width = COLUMN_WIDTH if len(panels) == 1 and _letters(handles) <= _fitting(COLUMN_WIDTH) else PAGE_WIDTH
-    for handle in handles:
-        handle.set_label(textwrap.fill(str(handle.get_label()), _fitting(PAGE_WIDTH)))
-    across = entries_a_row(handles, width, even=False)
-    remark = textwrap.fill(_remark(table, scale), width=int(width * 20))
-    rows = [handles[first : first + across] for first in range(0, len(handles), across)]
-    below = sum(max(str(handle.get_label()).count("\n") + 1 for handle in row) for row in rows)
     with figure_style():
-        height = 2.2 + 0.14 * (below + remark.count("\n") + 1)
-        figure, grid = new_figure(width, height, ncols=len(panels), squeeze=False, sharey=True)
+        handles = _legend(lines, looks, scale)
+        width = COLUMN_WIDTH if len(panels) == 1 and fits_a_column(handles) else PAGE_WIDTH
+        legend = plan_legend(handles, remark=_remark(table, scale), width=width)
+        figure, grid = new_figure(width, 2.2 + legend.height, ncols=len(panels), squeeze=False, sharey=True)
         for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=True)):
             for line in panel:
                 _draw(axes, line, looks[line.row])
@@ -148,7 +140,7 @@ def loss_figure(table: LossTable) -> Figure:
                 axes.set_ylabel("loss (nats a token)")
             if len(panels) > 1:
                 axes.set_title("with SSMax" if kinds[number] else "without SSMax")
-        add_legend(figure, handles, across, remark=remark)
+        add_legend(figure, legend)
     return figure
 
 
@@ -198,21 +190,14 @@ def _set_axes(axes: Axes, ends: Sequence[int], scale: _Scale) -> None:
     axes.minorticks_off()
     axes.grid(axis="y")
     for length in scale.train_lengths:
-        axes.axvline(length, color=QUIET, linestyle=":", linewidth=0.9, zorder=0)
+        mark_train_length(axes, length, text=False)
 
 
 def _looks(lines: Sequence[LossLine]) -> dict[LossRow, _Look]:
     """Row → look."""
-    colours: dict[str, str] = {}
+    chosen = colours_and_markers((line.row.position_encoding, line.row.kin) for line in lines)
     markers: dict[str, dict[str, str]] = {}
-    others = 0
     for row in (line.row for line in lines):
-        if row.kin not in colours:
-            colour = ENCODING_COLOURS.get(row.position_encoding)
-            if colour is None or colour in colours.values():
-                colour = OTHER_COLOURS[others % len(OTHER_COLOURS)]
-                others += 1
-            colours[row.kin] = colour
         taken = markers.setdefault(row.kin, {})
         taken.setdefault(row.model, _MARKERS[len(taken) % len(_MARKERS)])
     windows = sorted({line.row.window for line in lines if line.row.window is not None}, reverse=True)
@@ -221,7 +206,7 @@ def _looks(lines: Sequence[LossLine]) -> dict[LossRow, _Look]:
         # 0 for full context, 1 for the widest window and so on
         place = 0 if row.window is None else windows.index(row.window) + 1
         looks[row] = _Look(
-            colour=colours[row.kin],
+            colour=chosen[row.position_encoding, row.kin][0],
             marker=markers[row.kin][row.model],
             dashes="-" if place == 0 else (0, _DASHES[(place - 1) % len(_DASHES)]),
             width=1.0 if place == 0 else 1.8 + 0.8 * min(place, 3),
@@ -243,19 +228,8 @@ def _legend(lines: Sequence[LossLine], looks: dict[LossRow, _Look], scale: _Scal
         name = "full context" if window is None else f"window {format_length(window)}"
         handles.append(Line2D([], [], label=name, **(contexts[window].style() | {"color": QUIET})))
     if scale.train_lengths:
-        label = f"train length {', '.join(map(format_length, scale.train_lengths))}"
-        handles.append(Line2D([], [], color=QUIET, linestyle=":", linewidth=0.9, label=label))
+        handles.append(train_length_handle(scale.train_lengths))
     return handles
-
-
-def _letters(handles: Sequence[Line2D]) -> int:
-    """Of the longest entry."""
-    return max(len(str(handle.get_label())) for handle in handles)
-
-
-def _fitting(width: float) -> int:
-    """Letters of an entry that has a row of so many inches for itself; a tenth is left for wide ones."""
-    return int(0.9 * (width * 72 - KEY_WIDTH) / LETTER_WIDTH)
 
 
 def _remark(table: LossTable, scale: _Scale) -> str:

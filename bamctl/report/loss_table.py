@@ -16,7 +16,7 @@ from bamctl.lengths import format_length
 from bamctl.report.runs import name_runs, sorted_runs
 from bamctl.results.positions import bucket_start, context_name
 from bamctl.results.schema import LOSS
-from bamctl.results.statistics import accuracy_table, mean_interval
+from bamctl.results.statistics import ACCURACY_COLUMNS, accuracy_table, mean_interval
 
 NO_DATA, FAILED = "-", "fail"
 
@@ -31,6 +31,9 @@ _PAIR = [
     "length",
 ]
 """What the rows of a pair have in common: the same tokens, predicted by the same model."""
+
+LOSS_COLUMNS = tuple(dict.fromkeys((*ACCURACY_COLUMNS, *_PAIR, "row_id")))
+"""The columns of SAMPLE_SCHEMA that a table of losses is made of."""
 
 _PARTS = re.compile(r" (?=max_len=\S+ samples=\S+$|samples=\S+$)")
 """Between what a variant says: of which text, how long the stretches, and how many."""
@@ -57,6 +60,7 @@ class LossCell:
 class LossRow:
     """A run; `cells` has an entry a column of the table, None where the run does not have it."""
 
+    run_id: str
     model: str
     """What tells the model, and how and on what it was run, from others."""
     kin: str
@@ -77,6 +81,8 @@ class LossRow:
 class LossDifference:
     """A model's loss in full context minus that in a sliding window, over the same tokens."""
 
+    run_id: str
+    """The run's in the window."""
     model: str
     window: int
     train_length: int | None
@@ -185,7 +191,8 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
     """Arranges losses as a table.
 
     Args:
-        samples: rows of SAMPLE_SCHEMA, each sample once; those that hold no loss are left out.
+        samples: rows of SAMPLE_SCHEMA, or LOSS_COLUMNS of them, each sample once; those that hold no loss are
+            left out.
 
     Raises:
         ValueError: none of them holds a loss.
@@ -213,6 +220,7 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
         ends=ends,
         rows=tuple(
             LossRow(
+                run_id=run["run_id"],
                 model=models[run["run_id"]],
                 kin=f"{run['model']} {run['model_digest']}",
                 window=_whole(run["window"]),
@@ -225,6 +233,7 @@ def build_loss_table(samples: pd.DataFrame) -> LossTable:
         ),
         differences=tuple(
             LossDifference(
+                run_id=run["run_id"],
                 model=models[run["run_id"]],
                 window=window,
                 train_length=_whole(run["train_length"]),

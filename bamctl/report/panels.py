@@ -3,37 +3,31 @@
 This is the figure's content; `figure` gives it its looks.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bamctl.report.averages import task_averages
+from bamctl.report.lines import Kinship, ModelLine
 from bamctl.report.runs import name_runs, sorted_runs
-from bamctl.results.statistics import unlearned_runs
+from bamctl.results.statistics import effective_length, unlearned_runs
 
 _OF_PANELS = ("task", "variant", "depth_policy")
 """What the lines of a panel have in common: the same prompts, which alone can be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(ModelLine):
     """A run, or a model's average over tasks.
 
     The three scores have an entry a length, 0 … 1; None where no sample is done, or there is no interval.
     """
 
-    label: str
-    kin: str
-    """What lines have in common that have one colour: a model with and without SSMax, and its repeats."""
-    repeat_of: str
-    """The label of the line of which this is another training; its own where it is the first."""
-    position_encoding: str
-    ssmax: bool
-    train_length: int | None
+    run_id: str | None
+    """None of an average."""
     learned: bool
     """False where the accuracy at the train length says that the model has not learned it."""
     counts: tuple[int, ...]
@@ -42,6 +36,11 @@ class Line:
     scores: tuple[float | None, ...]
     lows: tuple[float | None, ...]
     highs: tuple[float | None, ...]
+
+    def effective_length(self, threshold: float) -> int | None:
+        """See `bamctl.results.statistics.effective_length`; lengths without a score were not tested."""
+        scores = zip(self.lengths, self.scores, strict=True)
+        return effective_length({length: score for length, score in scores if score is not None}, threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +74,8 @@ def build_panels(accuracy: pd.DataFrame, *, averages_only: bool = False) -> Pane
     averages = [average for average in task_averages(accuracy) if average.scores]
     everything = [*runs, *(average.run for average in averages)]
     naming = name_runs([{**run, **dict.fromkeys(_OF_PANELS, "")} for run in everything])
-    repeats = _repeats(everything, naming.models)
+    kinship = Kinship(everything, naming)
     unlearned = unlearned_runs(accuracy)
-
-    def make(run: Mapping[Any, Any], label: str, **points: Any) -> Line:
-        called = naming.models[run["model"], run["model_digest"]]
-        ssmax = not pd.isna(run["ssmax"]) and bool(run["ssmax"])
-        first = repeats.get(called, called)
-        return Line(
-            label=label,
-            kin=(first.removesuffix("-ssmax") if ssmax else first) + label.removeprefix(called),
-            repeat_of=first + label.removeprefix(called),
-            position_encoding=run["position_encoding"],
-            ssmax=ssmax,
-            train_length=None if pd.isna(run["train_length"]) else int(run["train_length"]),
-            **points,
-        )
 
     lines: dict[tuple[str | tuple[str, ...], str, str], list[Line]] = {}
     records = {run_id: rows.sort_values("length") for run_id, rows in accuracy.groupby("run_id")}
@@ -100,9 +85,9 @@ def build_panels(accuracy: pd.DataFrame, *, averages_only: bool = False) -> Pane
     for run, label, place in zip(runs, labels, places, strict=True):
         rows = records[run["run_id"]]
         label = f"{label}, run {run['run_id']}" if twice[place, label] > 1 else label
-        line = make(
-            run,
-            label,
+        line = Line(
+            **kinship.of(run, label),
+            run_id=run["run_id"],
             learned=run["run_id"] not in unlearned,
             counts=tuple(int(n) for n in rows["n"] if n),
             lengths=tuple(int(length) for length in rows["length"]),
@@ -112,16 +97,16 @@ def build_panels(accuracy: pd.DataFrame, *, averages_only: bool = False) -> Pane
         )
         lines.setdefault(place, []).append(line)
     for average in averages:
-        none = (None,) * len(average.lengths)
-        line = make(
-            average.run,
-            naming.label(average.run, instead_of_task=""),
+        intervals = [average.intervals.get(length, (None, None)) for length in average.lengths]
+        line = Line(
+            **kinship.of(average.run, naming.label(average.run, instead_of_task="")),
+            run_id=None,
             learned=True,
             counts=(),
             lengths=average.lengths,
             scores=tuple(average.scores.get(length) for length in average.lengths),
-            lows=none,
-            highs=none,
+            lows=tuple(low for low, _ in intervals),
+            highs=tuple(high for _, high in intervals),
         )
         place = average.tasks, average.run["variant"], average.run["depth_policy"]
         lines.setdefault(place, []).append(line)
@@ -142,23 +127,6 @@ def build_panels(accuracy: pd.DataFrame, *, averages_only: bool = False) -> Pane
         common=(*shared, *naming.common),
         exact=all(run["metric"] == "exact" for run in everything),
     )
-
-
-def _repeats(runs: Iterable[Mapping[Any, Any]], called: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """What a model is called → what the one is called of which it is another training.
-
-    Such a model is called NAME-2, NAME-3, …, where NAME is among the models and has its position encoding.
-    """
-    encodings = {
-        called[run["model"], run["model_digest"]]: (run["position_encoding"], str(run["ssmax"]))
-        for run in runs
-    }
-    repeats = {}
-    for name, encoding in encodings.items():
-        match = re.fullmatch(r"(.+)-([0-9]+)", name)
-        if match and int(match[2]) >= 2 and encodings.get(match[1]) == encoding:
-            repeats[name] = match[1]
-    return repeats
 
 
 def _shares(column: Iterable[Any]) -> tuple[float | None, ...]:

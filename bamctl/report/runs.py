@@ -122,7 +122,7 @@ def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequenc
     """
     selected = accuracy
     for column, patterns in (("task", tasks), ("model", models)):
-        known = set(accuracy[column])
+        known = set(accuracy[column].unique())
         chosen: set[str] = set()
         for pattern in patterns:
             fitting = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}

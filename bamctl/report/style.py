@@ -4,14 +4,16 @@ Draw inside `figure_style`: matplotlib takes fonts and sizes of ticks, legends a
 force when it makes them.
 """
 
+import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from bamctl.errors import BadInput
 from bamctl.results.files import reason, replace_file
@@ -19,8 +21,11 @@ from bamctl.results.files import reason, replace_file
 COLUMN_WIDTH, PAGE_WIDTH = 3.5, 7.0
 """Inches: one column of a two-column paper, and both."""
 
-LETTER_WIDTH, KEY_WIDTH = 3.6, 34
+_LETTER_WIDTH, _KEY_WIDTH = 3.6, 34
 """Points: about a letter of a legend, and what stands before an entry and behind it."""
+
+_LINE_HEIGHT = 0.14
+"""Inches of a line of a legend."""
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -99,29 +104,73 @@ def new_figure(width: float = COLUMN_WIDTH, height: float = 2.6, **subplots: Any
         return figure, figure.subplots(**subplots)
 
 
-def entries_a_row(handles: Sequence[Line2D], width: float, *, even: bool) -> int:
-    """How many entries of a legend fit beside each other in so many inches; at least one."""
-    widest = max(len(str(handle.get_label())) for handle in handles) * LETTER_WIDTH + KEY_WIDTH
-    fitting = max(1, min(len(handles), int(width * 72 / widest)))
-    return fitting - fitting % 2 if even and fitting > 1 else fitting
+def plain(text: str) -> str:
+    """Text whose dollars are dollars: matplotlib would read what stands between two of them as a formula."""
+    return text.replace("$", r"\$")
 
 
-def _by_row(handles: Sequence[Line2D], across: int) -> list[Line2D]:
-    """matplotlib fills a legend column by column; this order makes it read row by row."""
-    return [handle for column in range(across) for handle in handles[column::across]]
+def wrapped(text: str, width: float) -> str:
+    """Small text (6.5 pt) in lines of at most so many inches; ``n = 20`` stays together."""
+    return plain(textwrap.fill(text.replace(" = ", "\u00a0=\u00a0"), width=max(1, int(width * 20))))
 
 
-def add_legend(figure: Figure, handles: Sequence[Line2D], across: int, *, remark: str) -> None:
-    """A legend below the figure, `across` entries a row, with what a reader has to know above it."""
-    legend = figure.legend(
-        handles=_by_row(handles, across),
+@dataclass(frozen=True, kw_only=True)
+class Legend:
+    """What stands below a figure: entries, with what a reader has to know above them."""
+
+    handles: Sequence[Artist]
+    across: int
+    """Entries a row."""
+    remark: str
+    height: float
+    """Inches."""
+
+
+def fits_a_column(handles: Sequence[Artist]) -> bool:
+    """Whether each entry has room in one column of a paper."""
+    return max((len(str(handle.get_label())) for handle in handles), default=0) <= _letters(COLUMN_WIDTH)
+
+
+def _letters(width: float) -> int:
+    """Of an entry that has a row of so many inches for itself; some room is left for wide ones."""
+    return int(0.85 * (width * 72 - _KEY_WIDTH) / _LETTER_WIDTH)
+
+
+def plan_legend(handles: Sequence[Artist], *, remark: str, width: float, even: bool = False) -> Legend:
+    """A legend for a figure of so many inches; wraps the entries' labels and the remark.
+
+    Args:
+        handles: what is shown before each entry, with its label.
+        remark: sentences.
+        width: inches.
+        even: whether entries a row are an even number, so that pairs stay together.
+    """
+    for handle in handles:
+        handle.set_label(plain(textwrap.fill(str(handle.get_label()), _letters(width))))
+    labels = [str(handle.get_label()).split("\n") for handle in handles]
+    widest = max((len(line) for lines in labels for line in lines), default=0) * _LETTER_WIDTH + _KEY_WIDTH
+    across = max(1, min(len(handles), int(width * 72 / widest)))
+    if even and across > 1:
+        across -= across % 2
+    rows = [labels[first : first + across] for first in range(0, len(labels), across)]
+    remark = wrapped(remark, width)
+    lines = sum(max(map(len, row)) for row in rows) + remark.count("\n") + 1
+    return Legend(handles=handles, across=across, remark=remark, height=_LINE_HEIGHT * lines)
+
+
+def add_legend(figure: Figure, legend: Legend) -> None:
+    """The legend, below the figure."""
+    # matplotlib fills it column by column; this order makes it read row by row.
+    by_row = [handle for column in range(legend.across) for handle in legend.handles[column :: legend.across]]
+    drawn = figure.legend(
+        handles=by_row,
         loc="outside lower center",
-        ncols=across,
-        title=remark,
+        ncols=legend.across,
+        title=legend.remark,
         title_fontproperties={"size": 6.5},
         columnspacing=1.2,
     )
-    legend.get_title().set_color(QUIET)
+    drawn.get_title().set_color(QUIET)
 
 
 def check_figure_path(path: Path) -> None:

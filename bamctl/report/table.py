@@ -5,35 +5,36 @@ This is the table's content; `terminal` and `export` give it its looks.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
 
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length
-from bamctl.report.averages import task_averages
+from bamctl.report.averages import TaskAverage, task_averages
+from bamctl.report.cells import (
+    FAILED,
+    NO_DATA,
+    SKIPPED,
+    Cell,
+    Interval,
+    cell_text,
+    count_text,
+    effective_text,
+    read_cell,
+    share_text,
+)
+from bamctl.report.precision import what_n_tells
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, sorted_runs
-from bamctl.results.statistics import effective_length, length_averages, unlearned_runs
+from bamctl.results.effective import effective_interval, effective_length, length_averages
+from bamctl.results.statistics import unlearned_runs
 
 RULER_THRESHOLD = 0.856
 """Score from which RULER counts a length as effective: Llama-2-7B's at 4k (arXiv 2404.06654)."""
 
-NO_DATA, SKIPPED, FAILED = "-", "skip", "fail"
 LENGTH_AVERAGES = ("Avg.", "wAvg (inc)", "wAvg (dec)")
 """RULER's averages over lengths, as `length_averages` gives them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A run at one length; score and its interval are shares, None where no sample is done."""
-
-    n: int
-    score: float | None
-    low: float | None
-    high: float | None
-    cut_off: int
-    skipped: int
-    failed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +53,29 @@ class Row:
         """The score at each length of the table."""
         return tuple(None if cell is None else cell.score for cell in self.cells)
 
+    @property
+    def intervals(self) -> tuple[Interval | None, ...]:
+        """The score's interval at each length of the table."""
+        return tuple(None if cell is None else cell.interval for cell in self.cells)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AverageRow:
     """A model's mean over several of RULER's tasks."""
 
     label: str
-    tasks: tuple[str, ...]
+    average: TaskAverage
     train_length: int | None
     scores: tuple[float | None, ...]  # at each length of the table
+
+    def intervals(self, lengths: Sequence[int]) -> tuple[Interval | None, ...]:
+        """The score's interval at each of these lengths; None also where it is not known."""
+        return tuple(map(self.average.intervals.get, lengths))
+
+    @property
+    def over_lengths(self) -> tuple[float, float, float]:
+        """See `length_averages`."""
+        return length_averages(self.average.scores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,26 +115,35 @@ class AccuracyTable:
         """
         scores = [score for row in self.rows for score in row.scores if score is not None]
         whole = all(abs(100 * score - round(100 * score)) < 1e-9 for score in scores)
+        between = separator if intervals else None
         blank = [""] * len(LENGTH_AVERAGES) if self.averages else []
         texts = []
         for row in self.rows:
-            cells = [_cell_text(cell, whole, separator if intervals else None) for cell in row.cells]
+            cells = [cell_text(cell, whole=whole, separator=between) for cell in row.cells]
             label = row.label if row.learned else f"{row.label} {UNLEARNED_MARK}"
-            texts.append([label, *self._train_of(row), *cells, self._effective(row.scores), *blank])
+            effective = self._effective(row.scores, row.intervals, between)
+            texts.append([label, *self._train_of(row), *cells, effective, *blank])
         for average in self.averages:
-            cells = [NO_DATA if score is None else _percent(score, whole=False) for score in average.scores]
-            over_lengths = length_averages(self._by_length(average.scores))
+            known = average.intervals(self.lengths) if intervals else (None,) * len(self.lengths)
+            cells = [
+                NO_DATA if score is None else share_text(score, interval, separator)
+                for score, interval in zip(average.scores, known, strict=True)
+            ]
+            over_lengths = average.average.over_lengths if intervals else ()
             texts.append(
                 [
                     average.label,
                     *self._train_of(average),
                     *cells,
-                    self._effective(average.scores),
-                    *(_percent(mean, whole=False) for mean in over_lengths),
+                    self._effective(average.scores, known, between),
+                    *(
+                        share_text(mean, interval, separator)
+                        for mean, interval in zip_longest(average.over_lengths, over_lengths)
+                    ),
                 ]
             )
         if not intervals and len(self._counts(self.lengths)) > 1:
-            counts = [_range(self._counts([length])) for length in self.lengths]
+            counts = [count_text(self._counts([length])) for length in self.lengths]
             texts.append(["n", *self._train([""]), *counts, "", *blank])
         return texts
 
@@ -128,7 +152,7 @@ class AccuracyTable:
         counts = self._counts(self.lengths)
         what = self._what_counts()
         if intervals:
-            what += ", with the 95% Wilson interval and the number of samples n"
+            what += self._which_interval()
         elif len(counts) == 1:
             what += f", n = {counts[0]} at every length"
         elif counts:
@@ -138,6 +162,7 @@ class AccuracyTable:
         lines.append(
             f"{what}. Effective: the longest length up to which every tested one has at least"
             f" {100 * self.threshold:.6g}%{source}; >= where none has less."
+            + (" In brackets: up to which all intervals lie above that, and reach it." if intervals else "")
         )
         if self.averages:
             lines.append(
@@ -149,20 +174,20 @@ class AccuracyTable:
         lines += self.missing
         if any(not row.learned for row in self.rows):
             lines.append(f"{UNLEARNED_MARK} {UNLEARNED}.")
-        return [*lines, *self._legend(), *self._not_counted(), *self._cut_off()]
+        return [*lines, *self._legend(), *self._not_counted(), *self._cut_off(), *self._precision()]
 
     def _averaged(self) -> list[str]:
         """The tasks, as no row names them."""
         by_tasks: dict[tuple[str, ...], list[str]] = {}
-        for average in self.averages:
-            by_tasks.setdefault(average.tasks, []).append(average.label)
+        for row in self.averages:
+            by_tasks.setdefault(row.average.tasks, []).append(row.label)
         if len(by_tasks) == 1:
             return [f"Tasks: {', '.join(tasks)}." for tasks in by_tasks]
         return [f"Tasks of {'; '.join(labels)}: {', '.join(tasks)}." for tasks, labels in by_tasks.items()]
 
     def _legend(self) -> list[str]:
         marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: "not part of the run"}
-        shown = {_cell_text(cell, True, None) for row in self.rows for cell in row.cells}
+        shown = {cell_text(cell, whole=True, separator=None) for row in self.rows for cell in row.cells}
         legend = [f"{mark}: {meaning}" for mark, meaning in marks.items() if mark in shown]
         return [", ".join(legend) + "."] if legend else []
 
@@ -182,6 +207,24 @@ class AccuracyTable:
             return []
         whose = "" if len(rows) == len(self.runs) else " to RULER's tasks"
         return [f"Cut off by the limit of tokens to generate: {cut_off} of {n} answers{whose}."]
+
+    def _precision(self) -> list[str]:
+        """What the fewest samples at a length do not tell."""
+        if self.rows:
+            counts = self._counts(self.lengths)
+        else:  # a sample more of every task is as many more
+            of_lengths = [of_tasks for row in self.averages for of_tasks in row.average.samples.values()]
+            counts = sorted(len(of_tasks) * min(scores.n for scores in of_tasks) for of_tasks in of_lengths)
+        return what_n_tells(counts[0], self.threshold) if counts else []
+
+    def _which_interval(self) -> str:
+        """What stands behind which scores."""
+        if not self.rows:
+            return ", with the 95% interval of a bootstrap over the samples of each task"
+        what = ", with the number of samples n and the 95% interval"
+        if all(row.metric == "exact" for row in self.runs):
+            return f"{what} (Wilson's)"
+        return f"{what} (Wilson's where each sample is right or wrong, else a bootstrap's over samples)"
 
     def _what_counts(self) -> str:
         exact = list(dict.fromkeys(row.task for row in self.runs if row.metric == "exact"))
@@ -207,14 +250,27 @@ class AccuracyTable:
         pairs = zip(self.lengths, scores, strict=True)
         return {length: score for length, score in pairs if score is not None}
 
-    def _effective(self, scores: Sequence[float | None]) -> str:
+    def _effective(
+        self,
+        scores: Sequence[float | None],
+        intervals: Sequence[Interval | None],
+        separator: str | None,
+    ) -> str:
+        """The effective length; with what it lies between behind `separator` where that is not None."""
         tested = self._by_length(scores)
         if not tested:
             return NO_DATA
-        effective = effective_length(tested, self.threshold)
-        if effective is None:
-            return f"<{format_length(min(tested))}"
-        return f"{'>=' if effective == max(tested) else ''}{format_length(effective)}"
+        text = effective_text(effective_length(tested, self.threshold), tested)
+        known = {
+            length: interval
+            for length, interval in zip(self.lengths, intervals, strict=True)
+            if interval is not None
+        }
+        if separator is None or known.keys() != tested.keys():
+            return text
+        low, high = effective_interval(known, self.threshold)
+        at_least = effective_text(None, tested) if low is None else format_length(low)
+        return f"{text}{separator}[{at_least}, {effective_text(high, tested)}]"
 
 
 def build_table(
@@ -254,7 +310,7 @@ def build_table(
         averages.append(
             AverageRow(
                 label=naming.label(run) if averages_only else naming.label(run, instead_of_task=name),
-                tasks=average.tasks,
+                average=average,
                 train_length=_train_length(run),
                 scores=tuple(average.scores.get(length) for length in lengths),
             )
@@ -277,7 +333,7 @@ def _rows(
     naming = name_runs(runs)
     unlearned = unlearned_runs(accuracy)
     cells = {
-        (record["run_id"], int(record["length"])): _cell(record) for record in accuracy.to_dict("records")
+        (record["run_id"], int(record["length"])): read_cell(record) for record in accuracy.to_dict("records")
     }
     labels = [naming.label(run) for run in runs]
     return tuple(
@@ -295,43 +351,3 @@ def _rows(
 
 def _train_length(run: Mapping[Any, Any]) -> int | None:
     return None if pd.isna(run["train_length"]) else int(run["train_length"])
-
-
-def _cell(record: dict[Any, Any]) -> Cell:
-    def share(name: str) -> float | None:
-        return None if pd.isna(record[name]) else float(record[name])
-
-    return Cell(
-        n=int(record["n"]),
-        score=share("score"),
-        low=share("score_low"),
-        high=share("score_high"),
-        cut_off=int(record["cut_off"]),
-        skipped=int(record["skipped"]),
-        failed=int(record["failed"]),
-    )
-
-
-def _cell_text(cell: Cell | None, whole: bool, separator: str | None) -> str:
-    """A cell's text; with its n and interval behind `separator` where that is not None."""
-    if cell is None:
-        return NO_DATA
-    if cell.score is None:
-        return FAILED if cell.failed else SKIPPED
-    text = _percent(cell.score, whole=whole)
-    if separator is None or cell.low is None or cell.high is None:
-        return text
-    return f"{text} n={cell.n}{separator}[{100 * cell.low:.0f}, {100 * cell.high:.0f}]"
-
-
-def _percent(share: float, *, whole: bool) -> str:
-    """A share in percent; 0 and 100 are kept for what is exactly that."""
-    if whole or share in (0, 1):
-        return f"{100 * share:.0f}"
-    return f"{min(max(100 * share, 0.1), 99.9):.1f}"
-
-
-def _range(counts: Sequence[int]) -> str:
-    if not counts:
-        return NO_DATA
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"

@@ -125,7 +125,7 @@ def ten_models(make_run) -> pd.DataFrame:
     return pd.concat(runs, ignore_index=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_losses():
     """Rows of SAMPLE_SCHEMA of one run, from end of positions → a loss a stretch; None: it failed."""
 
@@ -174,3 +174,53 @@ def make_losses():
 def full_and_sliding(make_losses):
     full = make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.0, 2.75]})
     return pd.concat([make_losses({256: [3.0, 3.5], 512: [2.5, 3.0], 1024: [2.25, 3.25]}, 512), full])
+
+
+@pytest.fixture(scope="session")
+def make_answers():
+    """Rows of SAMPLE_SCHEMA of one run, from (length, depth) → whether each sample is right; None: skipped.
+
+    A depth may also be a tuple, of several needles or none. What a column holds may be a function of the
+    sample's number within its length.
+    """
+
+    def make(answers, *, model="tiny", task="passkey", depth_policy="0,50,100", **columns):
+        rows, seen = [], {}
+        for (length, depth), results in answers.items():
+            for right in results:
+                sample = seen[length] = seen.get(length, -1) + 1
+                done = right is not None
+                values = {
+                    "run_id": f"{model}-{task}-{depth_policy}-{sorted(map(str, columns.items()))}",
+                    "row_id": f"{length}-{sample}",
+                    "model": model,
+                    "model_digest": f"{model}-digest",
+                    "tokenizer_digest": "t",
+                    "position_encoding": "ggd",
+                    "ssmax": True,
+                    "train_length": 512,
+                    "backend": "native",
+                    "device": "cpu",
+                    "dtype": "float32",
+                    "task": task,
+                    "task_digest": task,
+                    "variant": "",
+                    "depth_policy": depth_policy,
+                    "seed": 0,
+                    "prompt_version": 1,
+                    "length": length,
+                    "sample": sample,
+                    "depth": depth if isinstance(depth, tuple) else (float(depth),),
+                    "status": "done" if done else "skipped",
+                    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
+                    "bamctl_version": "0.1.0",
+                }
+                if done:
+                    values |= {"prediction": "1", "exact": right == 1, "recall": float(right)}
+                    values |= {"completion_tokens": 5, "reused_tokens": 0, "peak_memory_bytes": 2**30}
+                    values |= {"prefill_seconds": length / 1000, "decode_seconds": 0.5}
+                columns_of = {name: of(sample) if callable(of) else of for name, of in columns.items()}
+                rows.append(SampleRow(**(values | columns_of)))
+        return to_frame(rows_table(rows))
+
+    return make

@@ -3,6 +3,7 @@ import pytest
 
 from bamctl.report.averages import task_averages
 from bamctl.report.table import build_table
+from bamctl.results.means import average_interval, count_scores
 from bamctl.tasks.catalog import RULER_TASKS
 
 
@@ -123,3 +124,38 @@ def test_the_thirteen_tasks_are_ruler_s():
     theirs = yaml.safe_load(files("long_context_eval").joinpath("synthetic.yaml").read_text())
     assert set(RULER_TASKS) == set(theirs)
     assert len(RULER_TASKS) == 13
+
+
+def test_tasks_are_the_strata_of_an_average_s_interval(make_ruler):
+    runs = make_ruler({"vt": (80.0, 60.0), "cwe": (40.0, 20.0)})
+    cells = [count_scores(scores) for scores in ([1.0, 0.5], [0.25, 0.5], [0.75, 0.5], [0.0, 0.5])]
+    runs["recall_values"] = [list(cell.values) for cell in cells]
+    runs["recall_counts"] = [list(cell.counts) for cell in cells]
+    (average,) = task_averages(runs.sample(frac=1, random_state=1))
+    # In RULER's order: vt, cwe.
+    assert average.intervals == {
+        4096: average_interval((cells[0], cells[2])),
+        8192: average_interval((cells[1], cells[3])),
+    }
+    strata = (cells[0], cells[2], cells[1], cells[3])
+    assert average.over_lengths == (
+        average_interval(strata, (0.25,) * 4),
+        average_interval(strata, (1 / 6, 1 / 6, 1 / 3, 1 / 3)),
+        average_interval(strata, (1 / 3, 1 / 3, 1 / 6, 1 / 6)),
+    )
+
+
+def test_a_length_of_which_a_task_s_samples_are_unknown_has_no_interval(make_ruler):
+    runs = make_ruler({"vt": (80.0, 60.0), "cwe": (40.0, 20.0)})
+    cell = count_scores([1.0, 0.5])
+    runs["recall_values"] = [list(cell.values)] * 3 + [None]
+    runs["recall_counts"] = [list(cell.counts)] * 3 + [None]
+    (average,) = task_averages(runs)
+    assert list(average.intervals) == [4096]
+    assert list(average.scores) == [4096, 8192]
+    assert average.over_lengths == ()
+
+
+def test_no_average_no_interval(make_ruler):
+    (average,) = task_averages(make_ruler({"vt": (80.0,), "cwe": (None, 40.0)}))
+    assert (average.scores, average.intervals, average.over_lengths) == ({}, {}, ())

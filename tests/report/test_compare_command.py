@@ -1,4 +1,5 @@
 import io
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,8 +77,8 @@ def test_two_backends_that_agree(call, tmp_path):
     text, code = call("--compare", "a", "b")
     assert code == 0
     assert [line.split() for line in text.split("\n")[:2]] == [
-        ["task", "length", "samples", "identical", "only", "A", "only", "B", "p", "dlogprob"],
-        ["passkey", "512", "3", "3", "0", "0", "1", "-"],
+        ["task", "length", "samples", "identical", "only", "A", "only", "B", "A-B", "p"],
+        ["passkey", "512", "3", "3", "0", "0", "0.0", "1"],
     ]
     assert "native vs vllm" in text
     assert "row id" not in text
@@ -109,6 +110,49 @@ def test_formats(call, tmp_path):
         ["passkey", 512, 2, 1, 1.0]
     ]
     assert code == 1
+    text, code = call("--compare", "a", "b", "--json")
+    [row] = map(json.loads, text.splitlines())
+    assert (row["length"], row["p"], row["difference"], row["logprob_difference"]) == (512, 1.0, 0.0, None)
+    assert code == 1
+
+
+def two_models(out: Path) -> None:
+    """Of passkey and of vt, in one folder of results; one of them is right more often."""
+    for task in ("passkey", "vt"):
+        make_results(out, ["1", "1", "1"], task=task, task_digest=task)
+        make_results(out, ["1", "2", "2"], task=task, task_digest=task, model="other", model_digest="o")
+
+
+@pytest.mark.parametrize("where", [("results",), ()])
+def test_two_models_of_the_same_results(call, tmp_path, where):
+    two_models(tmp_path / "results")
+    text, code = call(*where, "--compare", "tiny", "other")
+    assert code == 0  # nothing is checked
+    assert "A: tiny, B: other." in text
+    rows = [line.split() for line in text.split("\n") if line.startswith(("passkey", "vt"))]
+    assert [row[:7] for row in rows[:2]] == [
+        ["passkey", "512", "3", "1", "2", "0", "+66.7"],
+        ["vt", "512", "3", "1", "2", "0", "+66.7"],
+    ]
+    text, _ = call(*where, "--compare", "other", "tiny", "--task", "vt", "--csv")
+    frame = pd.read_csv(io.StringIO(text))
+    assert frame[["task", "only_b_right", "p", "p_holm"]].values.tolist() == [["vt", 2, 0.5, 0.5]]
+    assert frame["difference"].tolist() == [pytest.approx(-2 / 3)]
+
+
+def test_where_a_path_is_given_a_folder_of_a_model_s_name_does_not_matter(call, tmp_path):
+    two_models(tmp_path / "results")
+    (tmp_path / "tiny").mkdir()
+    assert "A: tiny, B: other." in call("results", "--compare", "tiny", "other")[0]
+    with pytest.raises(BadInput, match=r"^other: no such file or folder$|^no results in tiny"):
+        call("--compare", "tiny", "other")
+
+
+def test_a_model_without_results_of_the_task_is_told(call, tmp_path):
+    two_models(tmp_path / "results")
+    make_results(tmp_path / "results", ["1"], task="cwe", task_digest="c")
+    with pytest.raises(BadInput, match=r"^no results of these tasks by other in results$"):
+        call("results", "--compare", "tiny", "other", "--task", "cwe")
 
 
 def test_tasks_and_models_are_selected_on_either_side(call, tmp_path):
@@ -134,12 +178,19 @@ def test_tasks_and_models_are_selected_on_either_side(call, tmp_path):
         (["a", "b"], "nothing to compare: a has tasks passkey, b vt"),
         (["a", "b", "--task", "vt"], "no results of these tasks by these models in a"),
         (["a", "b", "--task", "paskey"], "no results of task 'paskey' (did you mean passkey?)"),
-        (["a", "b", "c"], "--compare takes two folders and there is no room for c; leave it out"),
+        (["a", "b", "c"], "c: no such file or folder"),
+        (["a", "b", "b"], "--compare a: neither a model with results in b nor, without a path, a folder of"),
+        (["tiny", "tinny", "a"], "--compare tinny: neither a model with results in a nor, without a path, a"),
+        (["tiny", "tiny", "a"], "--compare tiny tiny: is one model; name two"),
+        (["tiny", "other", "empty"], "no results in empty; bamctl passkey makes some"),
+        (["tiny", "other"], "results: no such file or folder"),
+        (["tiny", "other", "a", "--model", "tiny"], "--model has no effect where tiny and other are models"),
         (["a", "b", "--figure", "f.png"], "--figure has no effect on --compare; leave one out"),
         (["a", "b", "--threshold", "90"], "--threshold has no effect on --compare"),
         (["a", "b", "--intervals"], "--intervals has no effect on --compare"),
         (["a", "b", "--averages"], "--averages has no effect on --compare"),
         (["a", "b", "--csv", "--latex"], "--csv and --latex exclude each other"),
+        (["a", "b", "--csv", "--json"], "--csv and --json exclude each other"),
     ],
 )
 def test_bad_input_is_one_line(call, tmp_path, arguments, message):

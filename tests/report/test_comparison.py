@@ -3,15 +3,14 @@ from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from bamctl.errors import BadInput
-from bamctl.report.comparison import compare, mcnemar_p
+from bamctl.report.comparison import compare
 from bamctl.report.comparison_table import ComparisonTable, DifferingTable, to_frame
+from bamctl.results.comparison import holm, mcnemar_p, paired_interval, sign_flip_p
 from bamctl.results.frames import to_frame as frame_of
 from bamctl.results.journal import rows_table
+from bamctl.results.means import count_scores, difference_interval
 from bamctl.results.schema import SampleRow
 
 NAMES = ("one", "two")
@@ -64,18 +63,6 @@ def left_out(row) -> tuple[int, ...]:
     return row.other_prompt, row.not_done, row.only_in_a, row.only_in_b
 
 
-@given(only_a=st.integers(0, 60), only_b=st.integers(0, 60))
-def test_p_is_the_exact_binomial_test_s(only_a, only_b):
-    n = only_a + only_b
-    expected = binomtest(only_a, n).pvalue if n else 1.0
-    assert mcnemar_p(only_a, only_b) == pytest.approx(expected, rel=1e-9)
-
-
-def test_p_of_many_samples():
-    assert mcnemar_p(2400, 2600) == pytest.approx(binomtest(2400, 5000).pvalue, rel=1e-9)
-    assert mcnemar_p(0, 5000) == 0.0  # too small for a float
-
-
 def test_samples_are_compared_row_by_row():
     native = make_samples(["1", "1", "2", "3", "4"])
     vllm = make_samples(["1", "2", "1", "3", "5"], "vllm", backend="vllm")
@@ -83,7 +70,7 @@ def test_samples_are_compared_row_by_row():
     [row] = comparison.lengths
     assert counts(row) == (5, 2, 1, 1)
     assert left_out(row) == (0, 0, 0, 0)
-    assert row.p == 1.0
+    assert row.difference.p == row.difference.p_holm == 1.0
     assert not row.alike
     assert not comparison.alike
     assert [sample.row_id for sample in comparison.differing] == ["512-1", "512-2", "512-4"]
@@ -211,12 +198,14 @@ def test_the_table_and_its_caption():
     table = ComparisonTable(
         comparison=compare(a, make_samples(["1", "2"], "v", backend="vllm"), names=NAMES), names=NAMES
     )
-    assert table.header() == ["task", "length", "samples", "identical", "only A", "only B", "p", "dlogprob"]
+    header = ["task", "length", "samples", "identical", "only A", "only B", "A-B", "p", "dlogprob"]
+    assert table.header() == header
     assert table.body() == [
-        ["passkey", "512", "2", "1", "1", "0", "1", "-"],
-        ["passkey", "1k", "0", "-", "-", "-", "-", "-"],
-        ["passkey", "all", "2", "1", "1", "0", "1", "-"],
+        ["passkey", "512", "2", "1", "1", "0", "+50.0 [-48.6, 90.5]", "1", "-"],
+        ["passkey", "1k", "0", "-", "-", "-", "-", "-", "-"],
+        ["passkey", "all", "2", "1", "1", "0", "+50.0 [-48.6, 90.5]", "1", "-"],
     ]
+    assert table.body(separator="\n")[0][6] == "+50.0\n[-48.6, 90.5]"
     assert table.caption()[:2] == [
         "A: one, B: two.",
         "tiny, depths equidistant:3, native vs vllm, float32, seed 0.",
@@ -257,3 +246,73 @@ def test_no_more_than_ten_differing_samples_are_shown():
         assert len(table.body()) == shown
         assert str(count) in table.caption()[0]
         assert ("first 10" in table.caption()[0]) == (count > 10)
+
+
+def test_a_difference_of_right_answers_is_tango_s_and_mcnemar_s():
+    a, b = make_samples(["1"] * 9 + ["2"] * 3), make_samples(["1"] * 2 + ["2"] * 8 + ["1"] * 2)
+    [row] = compare(a, b, names=NAMES).lengths
+    difference = row.difference
+    assert counts(row)[2:] == (7, 2)
+    assert difference.mean == pytest.approx(5 / 12)
+    assert (difference.low, difference.high) == paired_interval(7, 2, 12)
+    assert difference.p == mcnemar_p(7, 2)
+
+
+def test_a_difference_of_recall_is_tested_by_its_mean():
+    recalls = [1.0, 0.5, 0.75, 0.5, 1.0, 1.0], [0.75, 0.5, 0.5, 0.25, 0.5, 1.0]
+    a, b = (
+        make_samples(["x"] * 6, metric="string_match_all").assign(recall=recall, exact=True)
+        for recall in recalls
+    )
+    [row] = compare(a, b, names=NAMES).lengths
+    differences = count_scores(first - second for first, second in zip(*recalls, strict=True))
+    assert row.difference.mean == pytest.approx(1.25 / 6)
+    assert (row.difference.low, row.difference.high) == difference_interval(differences)
+    assert row.difference.p == sign_flip_p(differences) == pytest.approx(0.125)  # four of one sign
+    assert counts(row)[2:] == (2, 0)
+
+
+def test_recall_of_nothing_but_right_and_wrong_is_as_right_and_wrong():
+    a, b = (
+        make_samples(["x"] * 3, metric="string_match_all").assign(recall=recall)
+        for recall in ([1.0, 1.0, 0.0], [0.0, 1.0, 0.0])
+    )
+    [row] = compare(a, b, names=NAMES).lengths
+    assert (row.difference.low, row.difference.high) == paired_interval(1, 0, 3)
+
+
+def test_p_is_adjusted_for_the_lengths_that_are_tested():
+    right = {512: 8, 1024: 6, 2048: 7}
+    a = pd.concat([make_samples(["1"] * 8, length=length) for length in (*right, 4096)])
+    b = pd.concat(
+        [
+            *(make_samples(["2"] * n + ["1"] * (8 - n), length=length) for length, n in right.items()),
+            make_samples(["skipped"] * 8, length=4096),
+        ]
+    )
+    comparison = compare(a, b, names=NAMES)
+    *each, nothing, together = comparison.lengths
+    ps = [mcnemar_p(n, 0) for n in right.values()]
+    assert [row.difference.p for row in each] == ps
+    assert [row.difference.p_holm for row in each] == holm(ps) != ps
+    assert nothing.difference is None
+    assert together.difference.p_holm == together.difference.p == mcnemar_p(21, 0)
+    table = ComparisonTable(comparison=comparison, names=NAMES)
+    assert table.header()[6:] == ["A-B", "p", "p Holm", "dlogprob"]
+    assert [texts[7:9] for texts in table.body()] == [
+        ["0.0078", "0.023"],
+        ["0.031", "0.031"],
+        ["0.016", "0.031"],
+        ["-", "-"],
+        ["9.5e-07", "9.5e-07"],
+    ]
+    assert "P Holm: adjusted" in table.caption()[-1]
+    frame = to_frame(comparison)
+    assert frame["p_holm"].tolist()[:3] == holm(ps)
+    assert frame.iloc[3][["difference", "difference_low", "difference_high", "p", "p_holm"]].isna().all()
+    assert frame["difference"].tolist()[:3] == [1.0, 0.75, 0.875]
+
+
+def test_no_difference_has_no_sign():
+    comparison = compare(make_samples(["1", "2"]), make_samples(["2", "1"]), names=NAMES)
+    assert ComparisonTable(comparison=comparison, names=NAMES).body()[0][6].startswith("0.0 [-")

@@ -1,10 +1,13 @@
 import io
+import json
+import math
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from bamctl.report.export import to_csv, to_latex, to_markdown
+from bamctl.report.export import to_csv, to_json, to_latex, to_markdown
 from bamctl.report.table import build_table
 from bamctl.results.frames import to_table
 from bamctl.results.schema import ACCURACY_SCHEMA
@@ -25,6 +28,34 @@ def test_in_csv_a_null_is_an_empty_field(make_run):
     record = dict(zip(header.split(","), line.split(","), strict=True))
     assert (record["accuracy"], record["ci_low"], record["prefill_seconds"]) == ("", "", "")
     assert (record["n"], record["skipped"]) == ("0", "20")
+
+
+def test_csv_has_lists_with_spaces_between(make_run):
+    run = make_run({512: (1, 2), 1024: "skipped"})
+    run.at[0, "recall_values"] = np.array([0.0, 0.25])
+    run.at[0, "recall_counts"] = np.array([3, 17])
+    back = pd.read_csv(io.StringIO(to_csv(run)), dtype=str)
+    assert back[["recall_values", "recall_counts"]].iloc[0].tolist() == ["0.0 0.25", "3 17"]
+    assert back[["recall_values", "recall_counts"]].iloc[1].isna().all()
+    assert back["train_length"].tolist() == ["512", "512"]
+
+
+def test_json_reads_back_line_by_line(two_models):
+    lines = to_json(two_models).splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows == to_table(two_models, ACCURACY_SCHEMA).to_pylist()
+    assert list(rows[0]) == ACCURACY_SCHEMA.names
+
+
+def test_in_json_what_is_not_known_or_not_finite_is_null(make_run):
+    run = make_run({512: "skipped", 1024: (1, 2)}, train_length=None)
+    run["mean_answer_logprob"] = [math.nan, -math.inf]
+    run.at[1, "recall_values"] = np.array([0.0, 1.0])
+    first, second = map(json.loads, to_json(run).splitlines())
+    assert first["accuracy"] is first["train_length"] is first["recall_values"] is None
+    assert (first["n"], second["n"], second["accuracy"], second["ssmax"]) == (0, 2, 0.5, True)
+    assert second["mean_answer_logprob"] is None
+    assert second["recall_values"] == [0.0, 1.0]
 
 
 def cells_of_markdown(line: str) -> list[str]:

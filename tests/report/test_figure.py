@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 
 from bamctl.report.figure import accuracy_figure
@@ -19,7 +20,7 @@ def bars(axes, colour):
     return [
         (*segment[0], segment[1][1])
         for collection in axes.collections
-        if to_hex(collection.get_color()[0]) == colour.lower()
+        if isinstance(collection, LineCollection) and to_hex(collection.get_color()[0]) == colour.lower()
         for segment in collection.get_segments()
     ]
 
@@ -36,14 +37,100 @@ def remark(figure):
     return " ".join(figure.legends[0].get_title().get_text().split())
 
 
-def test_a_line_is_the_scores_in_percent_and_their_intervals(make_run):
+def bands(axes):
+    """Each band as length → its lower and upper end."""
+    found = []
+    for collection in axes.collections:
+        if isinstance(collection, PolyCollection):
+            ends = {}
+            for length, share in collection.get_paths()[0].vertices:
+                low, high = ends.get(length, (math.inf, -math.inf))
+                ends[length] = min(low, share), max(high, share)
+            found.append(ends)
+    return found
+
+
+def rings(axes):
+    """The points that are marked as effective lengths, and their colours."""
+    return [
+        (*line.get_xydata()[0].tolist(), line.get_color())
+        for line in axes.get_lines()
+        if line.get_markerfacecolor() == "none" and line.get_marker() == "o"
+    ]
+
+
+def test_a_line_is_the_scores_in_percent_and_the_band_of_their_intervals(make_run):
     (axes,) = accuracy_figure(make_run({512: (20, 20), 1024: (19, 20)})).axes
     line = lines(axes)["tiny"]
     assert line.get_xydata().tolist() == [[512, 100], [1024, 95]]
-    assert bars(axes, line.get_color()) == [
-        (512, pytest.approx(83.89, abs=0.01), pytest.approx(100)),
-        (1024, pytest.approx(76.39, abs=0.01), pytest.approx(99.11, abs=0.01)),
-    ]
+    (band,) = bands(axes)
+    assert band == {
+        512: (pytest.approx(83.89, abs=0.01), pytest.approx(100)),
+        1024: (pytest.approx(76.39, abs=0.01), pytest.approx(99.11, abs=0.01)),
+    }
+    (polygon,) = axes.collections
+    assert to_hex(polygon.get_facecolor()[0]) == line.get_color().lower()
+
+
+@pytest.mark.parametrize(("models", "banded"), [(3, True), (4, False)])
+def test_intervals_of_few_lines_are_bands_and_of_many_bars(make_run, models, banded):
+    runs = [make_run({512: (20, 20), 1024: (19, 20)}, name, model=name) for name in "abcd"[:models]]
+    figure = accuracy_figure(pd.concat(runs))
+    (axes,) = figure.axes
+    assert len(bands(axes)) == (models if banded else 0)
+    for line in lines(axes).values():
+        assert len(bars(axes, line.get_color())) == (0 if banded else 2)
+    assert ("Bands: 95% Wilson" if banded else "Bars: 95% Wilson") in remark(figure)
+
+
+def test_a_band_goes_with_its_line_and_ends_at_a_gap(make_run):
+    lengths = {512: (20, 20), 1024: (9, 20), 2048: "skipped", 4096: (8, 20), 8192: "skipped", 16384: (1, 20)}
+    runs = [make_run(lengths, "a", model="a"), make_run({512: (1, 1)}, "b", model="b")]
+    (axes,) = accuracy_figure(pd.concat(runs)).axes
+    line = lines(axes)["a"]
+    (band,) = bands(axes)
+    assert list(band) == [512, 1024]
+    assert [length for length, _, _ in bars(axes, line.get_color())] == [4096, 16384]
+    (polygon,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    assert polygon.get_transform().transform((512, 50)) == pytest.approx(
+        line.get_transform().transform((512, 50))
+    )
+
+
+def test_one_length_has_a_bar(make_run):
+    figure = accuracy_figure(make_run({512: (20, 20)}))
+    assert bands(figure.axes[0]) == []
+    assert "Bars: 95%" in remark(figure)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "effective"), [(0.94, 1024), (0.95, 1024), (0.951, 512), (1.0, 512), (0.4, 4096)]
+)
+def test_the_effective_length_is_a_ring_around_its_point(make_run, threshold, effective):
+    scores = {512: (20, 20), 1024: (19, 20), 2048: (10, 20), 4096: (20, 20)}
+    figure = accuracy_figure(make_run(scores), threshold=threshold)
+    (axes,) = figure.axes
+    line = lines(axes)["tiny"]
+    assert rings(axes) == [(effective, 100 * scores[effective][0] / 20, line.get_color())]
+    (ring,) = [each for each in axes.get_lines() if each.get_markerfacecolor() == "none"]
+    assert ring.get_transform() == line.get_transform()
+    assert ring.get_markersize() > line.get_markersize()
+    assert legend(figure)["effective length"].get_markerfacecolor() == "none"
+    assert "Effective: the longest length up to which every tested one reaches the threshold" in remark(
+        figure
+    )
+
+
+def test_without_an_effective_length_nothing_is_said_of_it(make_run):
+    figure = accuracy_figure(make_run({512: (10, 20), 1024: (20, 20), 2048: "skipped"}))
+    assert rings(figure.axes[0]) == []
+    assert "effective length" not in legend(figure)
+    assert "ffective" not in remark(figure)
+
+
+def test_a_length_that_was_skipped_does_not_end_the_effective_length(make_run):
+    (axes,) = accuracy_figure(make_run({512: (20, 20), 1024: "skipped", 2048: (20, 20)})).axes
+    assert [length for length, _, _ in rings(axes)] == [2048]
 
 
 @pytest.mark.parametrize("what", ["skipped", "failed"])
@@ -52,6 +139,7 @@ def test_a_length_without_a_sample_is_a_gap_and_no_zero(make_run, what):
     (line,) = lines(axes).values()
     np.testing.assert_equal(line.get_ydata(), [100, math.nan, 0])
     assert [length for length, _, _ in bars(axes, line.get_color())] == [512, 2048]
+    assert bands(axes) == []
 
 
 def test_the_axes(ten_models):
@@ -139,8 +227,7 @@ def test_the_train_length_is_marked_and_what_lies_beyond_it(make_run):
     marks = [
         line.get_xdata()[0]
         for line in axes.get_lines()
-        if line.get_linestyle() == ":"
-        or (line.get_label().startswith("_") and line.get_xdata()[0] == line.get_xdata()[1])
+        if line.get_label().startswith("_") and list(line.get_xdata()) == [line.get_xdata()[0]] * 2
     ]
     assert marks == [512, 2048]
     assert [text.get_text() for text in axes.texts][:2] == ["train length 512", "train length 2k"]
@@ -160,14 +247,16 @@ def test_the_threshold_is_a_thin_line(make_run):
         (axes,) = figure.axes
         level = [line for line in axes.get_lines() if list(line.get_ydata()) == [100 * threshold] * 2]
         assert [line.get_linewidth() for line in level] == [0.5]
-        assert list(legend(figure)) == ["tiny", entry]
+        assert legend(figure).keys() == {"tiny", entry, "effective length"}
 
 
 def test_the_legend_names_each_model_once(ten_models):
     figure = accuracy_figure(ten_models)
     entries = legend(figure)
     drawn = {label: line for axes in figure.axes for label, line in lines(axes).items()}
-    assert {entry.removesuffix(" *") for entry in entries} == {*drawn, "threshold 85.6% (RULER's)"}
+    assert {entry.removesuffix(" *") for entry in entries} == {
+        *(*drawn, "threshold 85.6% (RULER's)", "effective length")
+    }
     for entry, handle in entries.items():
         if entry.removesuffix(" *") in drawn:
             line = drawn[entry.removesuffix(" *")]
@@ -182,7 +271,7 @@ def test_other_trainings_are_thin_in_the_same_colour_and_entry(make_run):
     assert sorted(drawn) == list(names)
     assert len({line.get_color() for line in drawn.values()}) == 1
     assert drawn["m-2"].get_linewidth() == drawn["m-3"].get_linewidth() < drawn["m"].get_linewidth()
-    assert list(legend(figure)) == ["m, -2, -3", "threshold 85.6% (RULER's)"]
+    assert legend(figure).keys() == {"m, -2, -3", "threshold 85.6% (RULER's)", "effective length"}
 
 
 @pytest.mark.parametrize(("exact", "marked"), [(18, True), (19, False)])
@@ -197,7 +286,8 @@ def test_who_has_not_learned_its_train_length_is_hollow_and_told(make_run, exact
 def test_the_remark_tells_what_all_share(make_run):
     text = remark(accuracy_figure(make_run({512: (20, 20), 1024: (10, 10)})))
     assert text == (
-        "Depths equidistant:20, native, float32, seed 0. Bars: 95% Wilson intervals, n = 10 to 20."
+        "Depths equidistant:20, native, float32, seed 0. Bands: 95% Wilson intervals, n = 10 to 20."
+        " Effective: the longest length up to which every tested one reaches the threshold."
     )
 
 

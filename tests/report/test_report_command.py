@@ -1,4 +1,6 @@
 import io
+import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -115,6 +117,10 @@ def test_formats(call, tmp_path):
     assert frame[["model", "length", "n", "exact_count", "accuracy"]].values.tolist() == [
         ["tiny", 512, 4, 3, 0.75]
     ]
+    [row] = map(json.loads, call("--json").splitlines())
+    assert list(row) == list(frame.columns)
+    assert (row["model"], row["length"], row["n"], row["accuracy"]) == ("tiny", 512, 4, 0.75)
+    assert row["loss"] is row["mean_answer_logprob"] is row["window"] is None
     assert call("--markdown").startswith("| model | train | 512 | effective |\n")
     assert "\\toprule" in call("--latex")
     assert "[30, 95]" in call("--markdown", "--intervals")
@@ -160,6 +166,8 @@ def test_averages_alone(call, tmp_path):
     text = " ".join(call("--averages").split())
     assert "average of 2 tasks, depths 0,50,100" in text
     assert "Tasks: niah_single_1, niah_single_2." in text
+    assert "[" not in row
+    assert re.match(r"\[\d\d, 9\d\]", call("--averages", "--intervals").split("\n")[2].strip())
     assert call("--averages", "--markdown").count("\n| ") == 2
     assert "\\midrule\n\\midrule" not in call("--averages", "--latex")
 
@@ -203,7 +211,9 @@ def test_a_figure_is_of_what_is_selected(call, tmp_path, monkeypatch):
         (["made", "--threshold", "90", "--csv"], "--threshold has no effect on --csv"),
         (["made", "--averages"], "there are no averages: no model has several of the tasks of RULER"),
         (["nowhere", "--averages", "--csv"], "--averages has no effect on --csv, which has every run"),
-        (["nowhere", "--averages", "--intervals"], "--intervals has no effect on --averages"),
+        (["made", "--threshold", "90", "--json"], "--threshold has no effect on --json"),
+        (["nowhere", "--averages", "--json"], "--averages has no effect on --json, which has every run"),
+        (["--json", "--markdown", "nowhere"], "--json and --markdown exclude each other; choose one"),
         (["nowhere", "--figure", "f.jpg"], "figure f.jpg: its name must end in .png, .pdf or .svg"),
         (["made", "--figure", "no/f.png"], "figure no/f.png: there is no folder no"),
         (["--csv", "--latex", "nowhere"], "--csv and --latex exclude each other; choose one"),

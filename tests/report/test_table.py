@@ -2,7 +2,29 @@ import pandas as pd
 import pytest
 
 from bamctl.errors import BadInput
+from bamctl.report.precision import what_n_tells
 from bamctl.report.table import build_table
+from bamctl.results.means import average_interval, count_scores, recall_interval
+
+
+def with_recalls(accuracy, recalls):
+    """The rows with what their samples scored, task and length → recalls, from which the score follows."""
+    accuracy = accuracy.copy()
+    for row, (task, length) in enumerate(zip(accuracy["task"], accuracy["length"], strict=True)):
+        scores = count_scores(recalls[task, length])
+        accuracy.at[row, "recall_values"] = list(scores.values)
+        accuracy.at[row, "recall_counts"] = list(scores.counts)
+        low, high = recall_interval(scores)
+        accuracy.loc[row, ["n", "score", "score_low", "score_high"]] = scores.n, scores.mean, low, high
+    return accuracy
+
+
+def said(accuracy, **options):
+    """The caption without what the number of samples tells, which stands behind all else."""
+    caption = build_table(accuracy).caption(**options)
+    return [
+        sentence for sentence in caption if " right have an" not in sentence and " apart; " not in sentence
+    ]
 
 
 def labels(*runs):
@@ -18,7 +40,9 @@ def test_runs_are_rows_and_lengths_are_columns(make_run):
         ["other", "-", "5", "-", "skip", "fail", "<512"],
         ["tiny", "512", "100", "95", "-", "-", ">=1k"],
     ]
-    assert table.body(intervals=True)[0] == ["other", "-", "5 n=20 [1, 24]", "-", "skip", "fail", "<512"]
+    assert table.body(intervals=True)[0] == [
+        *("other", "-", "5 n=20 [1, 24]", "-", "skip", "fail", "<512 [<512, <512]")
+    ]
     assert table.body(intervals=True, separator="\n")[1][3] == "95 n=20\n[76, 99]"
 
 
@@ -53,7 +77,7 @@ def test_the_threshold_can_be_another(make_run, threshold, effective):
 
 
 def test_ruler_s_threshold_is_named(make_run):
-    caption = build_table(make_run({512: (1, 1)})).caption(intervals=False)
+    caption = said(make_run({512: (1, 1)}), intervals=False)
     assert caption[0] == "passkey, depths equidistant:20, native, float32, seed 0."
     assert "n = 1 at every length" in caption[1]
     assert "at least 85.6% (RULER)" in caption[1]
@@ -90,14 +114,14 @@ def test_n_has_a_row_where_it_differs(make_run):
 
 
 def test_marks_are_explained_where_they_occur(make_run):
-    assert len(build_table(make_run({512: (2, 2)})).caption(intervals=False)) == 2
+    assert len(said(make_run({512: (2, 2)}), intervals=False)) == 2
     runs = [make_run({512: "skipped", 1024: "failed"}, "a"), make_run({512: (1, 2)}, "b", seed=1)]
-    caption = build_table(pd.concat(runs)).caption(intervals=False)
+    caption = said(pd.concat(runs), intervals=False)
     assert caption[-1] == "skip: skipped, fail: failed, -: not part of the run."
 
 
 def test_samples_that_are_missing_beside_others_are_told(make_run):
-    caption = build_table(make_run({512: (1, 2)}, failed=3)).caption(intervals=False)
+    caption = said(make_run({512: (1, 2)}, failed=3), intervals=False)
     assert caption[-1] == "Not counted, at lengths where others are done: 0 skipped, 3 failed."
 
 
@@ -161,7 +185,7 @@ def test_ruler_s_averages_stand_below_the_tasks_in_ruler_s_order(three_tasks):
 
 
 def test_the_caption_of_ruler_s_tasks(three_tasks):
-    caption = build_table(three_tasks).caption(intervals=False)
+    caption = said(three_tasks, intervals=False)
     assert caption[0] == "tiny, depths equidistant:20, native, float32, seed 0."
     assert caption[1].startswith("RULER's score (recall) in %, n = 20 at every length. Effective: ")
     assert caption[2].startswith(
@@ -180,9 +204,11 @@ def test_exact_answers_and_ruler_s_score_in_one_table(three_tasks, make_run):
     runs = pd.concat([three_tasks, make_run({4096: (19, 20)}, "passkey")])
     table = build_table(runs)
     assert [row.label for row in table.rows] == ["passkey", "niah_single_1", "niah_multiquery", "vt"]
-    caption = table.caption(intervals=True)
+    caption = said(runs, intervals=True)
     assert caption[1].startswith(
-        "Exact answers in % (passkey), RULER's score (recall) in % (the other tasks), with the 95% Wilson"
+        "Exact answers in % (passkey), RULER's score (recall) in % (the other tasks), with the number of"
+        " samples n and the 95% interval (Wilson's where each sample is right or wrong, else a bootstrap's"
+        " over samples)."
     )
     assert caption[-1] == "Cut off by the limit of tokens to generate: 63 of 180 answers to RULER's tasks."
     assert "Averages are RULER's" in caption[2]
@@ -281,7 +307,7 @@ def test_averages_alone_are_a_row_a_model(three_tasks, make_ruler, make_run):
         ["b", "512", "90.0"],
     ]
     assert len(table.scores()) == 2
-    caption = table.caption(intervals=False)
+    caption = [sentence for sentence in table.caption(intervals=False) if " apart; " not in sentence]
     assert caption[0] == "average of 3 tasks, depths equidistant:20, native, float32, seed 0."
     assert caption[1].startswith("RULER's score (recall) in %, n = 20 at every length.")
     assert "Tasks: niah_single_1, niah_multiquery, vt." in caption
@@ -299,3 +325,100 @@ def test_averages_alone_over_other_tasks_say_over_which(three_tasks, make_ruler)
 def test_without_averages_there_is_no_table_of_them(make_ruler):
     with pytest.raises(BadInput, match=r"^there are no averages: vt lacks 8k; cwe lacks 4k$"):
         build_table(make_ruler({"vt": (80.0,), "cwe": (None, 40.0)}), averages_only=True)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "effective"),
+    [
+        # Wilson's lower end is above 85.6% from 23 of 23, its upper end below it up to 14 of 20.
+        ({512: (23, 23), 1024: (23, 23)}, ">=1k [1k, >=1k]"),
+        ({512: (23, 23), 1024: (22, 22)}, ">=1k [512, >=1k]"),
+        ({512: (22, 22), 1024: (23, 23)}, ">=1k [<512, >=1k]"),
+        ({512: (100, 100), 1024: (15, 20), 2048: (14, 20)}, "512 [512, 1k]"),
+        ({512: (14, 20), 1024: (20, 20)}, "<512 [<512, <512]"),
+        ({512: (100, 100), 1024: "skipped", 2048: (0, 20)}, "512 [512, 512]"),
+        ({512: "skipped"}, "-"),
+    ],
+)
+def test_the_effective_length_has_an_interval(make_run, lengths, effective):
+    table = build_table(make_run(lengths))
+    assert table.body(intervals=True)[0][-1] == effective
+    assert table.body(intervals=True, separator="\n")[0][-1] == effective.replace(" ", "\n", 1)
+    assert table.body(intervals=False)[0][-1] == effective.split(" ")[0]
+    assert "In brackets: " in " ".join(table.caption(intervals=True))
+    assert "In brackets: " not in " ".join(table.caption(intervals=False))
+
+
+RECALLS = {
+    **{("vt", length): [1.0, 0.75, 0.75, 1.0] * 10 for length in (4096, 8192)},
+    **{("cwe", length): [0.5, 1.0, 1.0, 1.0] * 10 for length in (4096, 8192)},
+}
+
+
+def test_averages_have_intervals(make_ruler):
+    runs = with_recalls(make_ruler({"vt": (90.0, 90.0), "cwe": (90.0, 90.0)}), RECALLS)
+    cells = [count_scores(RECALLS[task, 4096]) for task in ("vt", "cwe")]
+    low, high = average_interval(tuple(cells))
+    between = f"[{100 * low:.0f}, {100 * high:.0f}]"
+    *_, average = build_table(runs, threshold=0.84).body(intervals=True)
+    assert average[2:4] == [f"87.5 {between}"] * 2
+    assert average[4] == f">=8k [{'<4k' if low < 0.84 else '8k'}, >=8k]"
+    assert [text.split(" ")[0] for text in average[5:]] == ["87.5"] * 3
+    rising, falling = (
+        average_interval((*cells, *cells), weights)
+        for weights in ((1 / 6, 1 / 6, 1 / 3, 1 / 3), (1 / 3, 1 / 3, 1 / 6, 1 / 6))
+    )
+    for text, (from_, to) in ((average[6], rising), (average[7], falling)):
+        assert text == f"87.5 [{100 * from_:.0f}, {100 * to:.0f}]"
+    plain = build_table(runs).body(intervals=False)[-1]
+    assert not any("[" in text for text in plain)
+
+
+def test_averages_alone_have_intervals_and_say_which(make_ruler):
+    runs = with_recalls(make_ruler({"vt": (90.0, 90.0), "cwe": (90.0, 90.0)}), RECALLS)
+    table = build_table(runs, averages_only=True)
+    assert all("[" in text for text in table.body(intervals=True)[0][2:])
+    caption = table.caption(intervals=True)
+    assert ", with the 95% interval of a bootstrap over the samples of each task. Effective" in caption[1]
+    assert "n = 80 tells lengths that differ by 22 points apart" in caption[-1]
+
+
+def test_an_average_of_unknown_samples_has_no_interval(three_tasks):
+    *_, average = build_table(three_tasks).body(intervals=True)
+    assert average == build_table(three_tasks).body(intervals=False)[-1]
+
+
+def test_what_few_samples_tell():
+    assert what_n_tells(20, 0.856) == [
+        (
+            "n = 20 tells lengths that differ by 43 points apart; 10 points take n = 392 (two-sided 5%, power"
+            " 80%, scores near 50; else fewer)."
+        ),
+        "Even 20 of 20 right have an interval from 83.9%, below 85.6%; that takes n = 23.",
+    ]
+    assert what_n_tells(1, 0.5)[0].startswith("n = 1 tells no lengths apart; 10 points take n = 392")
+    assert [len(what_n_tells(n, 0.856)) for n in (22, 23, 391, 392)] == [2, 1, 1, 0]
+    assert what_n_tells(392, 1.0) == ["No number of samples puts an interval wholly at 100%."]
+
+
+def test_what_the_fewest_samples_tell_is_said_once(make_run):
+    runs = [
+        make_run({512: (1, 20), 1024: (1, 10)}, "a"),
+        make_run({512: (1, 20), 1024: "skipped"}, "b", seed=1),
+    ]
+    caption = build_table(pd.concat(runs)).caption(intervals=False)
+    assert [sentence.split(" ")[2] for sentence in caption if " apart; " in sentence] == ["10"]
+    assert not any(
+        " apart; " in text for text in build_table(make_run({512: "skipped"})).caption(intervals=False)
+    )
+    assert not any(
+        " n = " in text for text in build_table(make_run({512: (400, 400)})).caption(intervals=False)[2:]
+    )
+
+
+def test_counts_that_are_null_are_nothing_and_not_zero(make_run):
+    run = make_run({512: "skipped", 1024: (5, 20)}).astype({"cut_off": "Int64", "exact_count": "Int64"})
+    run.loc[0, ["cut_off", "exact_count"]] = pd.NA
+    (row,) = build_table(run).rows
+    assert (row.cells[0].score, row.cells[0].interval, row.scores[1]) == (None, None, 0.25)
+    assert build_table(run).body(intervals=True)[0][2] == "skip"
