@@ -1,6 +1,5 @@
 """`--explain`: how far each head looks, and what a run will take, without running it."""
 
-import math
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -9,7 +8,8 @@ from rich.text import Text
 
 from bamctl.attention.cpu import TILE
 from bamctl.backends.base import Backend
-from bamctl.cli.progress import title, words_for_seconds
+from bamctl.cli.progress import title
+from bamctl.cli.time_left import words_for_seconds
 from bamctl.evaluation.forecast import Foresight, Rehearsal, rehearse
 from bamctl.evaluation.run import EvaluationRequest
 from bamctl.lengths import format_length
@@ -113,6 +113,4 @@ def _seconds(
 
 def _time(seconds: float) -> str:
     """As much as a prediction can say: ``0.02 s``, ``5.6 s``, ``99 s``, ``2 min``, ``5 h``."""
-    if seconds < 10:
-        return f"{seconds:.{1 if seconds >= 1 else 2}f} s"
-    return words_for_seconds(seconds) if seconds < 6000 else f"{math.ceil(seconds / 3600)} h"
+    return words_for_seconds(seconds) if seconds >= 10 else f"{seconds:.{1 if seconds >= 1 else 2}f} s"

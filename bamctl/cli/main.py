@@ -3,10 +3,12 @@
 Heavy imports happen inside the commands, so that ``bamctl --help`` answers at once.
 """
 
+import contextlib
 import functools
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -21,15 +23,28 @@ from bamctl.cli.report_command import report
 from bamctl.cli.ruler_command import ruler
 from bamctl.cli.run_command import run
 from bamctl.cli.score_command import score
+from bamctl.cli.show_command import show
 from bamctl.cli.tasks_command import export, tasks_or_command
 from bamctl.cli.train_command import train
 from bamctl.errors import BamctlError, torchvision_in_the_way
+
+_KEPT = "whatever was finished is kept: the same command goes on from there"
 
 
 class Interrupted(BamctlError):
     """Ctrl-C."""
 
     exit_code = 130  # of a program that a signal ended: 128 and SIGINT's number
+
+
+class Terminated(BamctlError):
+    """SIGTERM: a scheduler's time limit, or kill."""
+
+    exit_code = 143
+
+
+class _TerminationSignal(KeyboardInterrupt):
+    """Raised where SIGTERM arrives, so that whatever is careful about Ctrl-C is so about it too."""
 
 
 app = typer.Typer(
@@ -62,21 +77,40 @@ def _options(
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with Ctrl-C told as an error of ours before typer makes a silent exit of it."""
+    """The command, with Ctrl-C and SIGTERM told as errors of ours before typer makes a silent exit of it."""
 
     @functools.wraps(command)
     def call(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            with _termination_raised():
+                command(*arguments, **options)
+        except _TerminationSignal:
+            raise Terminated(f"terminated; {_KEPT}") from None
         except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; whatever was finished is kept: the same command goes on from there"
-            ) from None
+            raise Interrupted(f"interrupted; {_KEPT}") from None
 
     return call
 
 
-for command in (passkey, ruler, run, perplexity, prior, train, report, score, models):
+@contextlib.contextmanager
+def _termination_raised() -> Iterator[None]:
+    """SIGTERM raises in this process; one that it forked is ended by it as any other."""
+    here = os.getpid()
+
+    def stop(number: int, frame: object) -> None:
+        if os.getpid() != here:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise _TerminationSignal
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+for command in (passkey, ruler, run, perplexity, prior, train, report, show, score, models):
     app.command()(_interruptible(command))
 app.command("import")(_interruptible(import_checkpoint))
 tasks = typer.Typer(context_settings=app.info.context_settings, rich_markup_mode=None)

@@ -1,19 +1,26 @@
 """What the measuring commands share: check everything, run every model, print the table."""
 
+import functools
 import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bamctl.cli.opening import check_engine, open_models
+from bamctl.cli.command_words import command_words
+from bamctl.cli.opening import check_engine, each_once, open_models
 from bamctl.cli.options import DEFAULT_LONGEST, MeasureOptions, check_number, parse_model_args
 from bamctl.errors import BadInput, NotInstalled
 from bamctl.lengths import doubling_lengths, format_length, parse_length, parse_lengths
+from bamctl.results.files import check_out
+from bamctl.results.shard import parse_shard
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bamctl.backends.opening import OpenedModel
-    from bamctl.evaluation.run import EvaluationRequest, RunSummary
+    from bamctl.cli.progress import ProgressPrinter
+    from bamctl.evaluation.run import EvaluationRequest, Progress, RunSummary
     from bamctl.tasks.base import Task
     from bamctl.tasks.prompt import Prompt
     from bamctl.tasks.spec import TaskSpec
@@ -35,12 +42,12 @@ Job = tuple["OpenedModel", list[tuple["Task", "EvaluationRequest"]]]
 
 
 def measure(
-    task_names: Sequence[str], overrides: Mapping[str, object | None], options: MeasureOptions
+    tasks: Mapping[str, Sequence[str]], overrides: Mapping[str, object | None], options: MeasureOptions
 ) -> None:
     """Runs tasks on each model, or explains what that would do; writes nothing before all has been checked.
 
     Args:
-        task_names: names of tasks, or task files.
+        tasks: names of tasks, or task files, each with the words of a command that ask for it alone.
         overrides: fields to have otherwise than the files say, in the tasks that use them; None: as they are.
         options: all else.
 
@@ -53,23 +60,33 @@ def measure(
     from bamctl.evaluation.depths import parse_depths
 
     parse_depths(options.depths, options.samples)
-    jobs = _prepare(specs_of(task_names, overrides), options)
+    jobs = _with_samples(_prepare(tasks, overrides, options), options)
 
-    summaries = []
-    for model, tasks in jobs:
-        summaries += _run(model, tasks, options)
+    summaries: list[RunSummary] = []
+    runs = sum(len(pairs) for _, pairs in jobs)
+    for model, pairs in jobs:
+        summaries += _run(model, pairs, options, first=len(summaries) + 1, runs=runs)
         gc.collect()  # weights that a cycle still holds, before the next ones take memory
-    if summaries:
+    if summaries and not options.json:
         _print_results(summaries)
+    if not options.quiet:
+        for summary in summaries:
+            print(f"Results in {summary.folder}: accuracy.parquet, {summary.table}", file=sys.stderr)
 
 
 def _run(
-    model: "OpenedModel", tasks: "list[tuple[Task, EvaluationRequest]]", options: MeasureOptions
+    model: "OpenedModel",
+    tasks: "list[tuple[Task, EvaluationRequest]]",
+    options: MeasureOptions,
+    *,
+    first: int,
+    runs: int,
 ) -> "list[RunSummary]":
-    """One model: its weights live as long as this call."""
+    """One model: its weights live as long as this call. Of so many runs its first is number `first`."""
     from rich.console import Console
 
     from bamctl.cli.explain import explain
+    from bamctl.cli.machine_output import tell_lengths
     from bamctl.cli.progress import ProgressPrinter
     from bamctl.evaluation.run import evaluate
 
@@ -79,16 +96,35 @@ def _run(
         share_prefixes=options.share_prefixes,
         longest=max(_longest(task, request) for task, request in tasks),
     )
-    summaries = []
-    for task, request in tasks:
+    summaries: list[RunSummary] = []
+    for number, (task, request) in enumerate(tasks, start=first):
         if options.explain:
             explain(backend, task, request, Console())
             continue
-        with ProgressPrinter(backend, task, request) as progress:
-            summary = evaluate(backend, task, request, on_progress=progress.update)
-            progress.finish(summary)
+        with ProgressPrinter(
+            backend,
+            task,
+            request,
+            quiet=options.quiet,
+            which=f"{number} of {runs}" if runs > 1 else "",
+            beside_stdout=options.json,
+        ) as printer:
+            tell = functools.partial(_tell, printer, json=options.json)
+            summary = evaluate(backend, task, request, on_progress=tell)
+            printer.finish(summary)
+        if options.json:
+            tell_lengths(_accuracy([summary]))
         summaries.append(summary)
     return summaries
+
+
+def _tell(printer: "ProgressPrinter", progress: "Progress", *, json: bool) -> None:
+    """What a run tells, on stdout if a program reads it there, and on stderr."""
+    from bamctl.cli.machine_output import tell_samples
+
+    if json:
+        tell_samples(progress.rows)
+    printer.update(progress)
 
 
 def specs_of(task_names: Sequence[str], overrides: Mapping[str, object | None]) -> "list[TaskSpec]":
@@ -126,8 +162,16 @@ def _check_numbers(options: MeasureOptions) -> None:
         parse_lengths(options.lengths)
     if options.max_len is not None:
         parse_length(options.max_len)
+    if options.shard is not None:
+        parse_shard(options.shard)
+    if options.explain and (options.shard or options.only):
+        raise BadInput("--explain tells of all samples; leave out --shard and --only")
     parse_model_args(options.model_args)
     check_engine(options.engine, options.backend)
+    if not options.explain:
+        check_out(options.out)
+    if options.explain and options.json:
+        raise BadInput("--explain shows tables, which are nothing for --json; leave out one of them")
     if options.explain and options.backend == "vllm":
         raise BadInput(
             "--explain: what vLLM computes is its scheduler's affair and cannot be told beforehand; leave out"
@@ -135,12 +179,17 @@ def _check_numbers(options: MeasureOptions) -> None:
         )
 
 
-def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
+def _prepare(
+    tasks: Mapping[str, Sequence[str]], overrides: Mapping[str, object | None], options: MeasureOptions
+) -> list[Job]:
     """Each model with its tasks and requests, checked as far as can be without reading weights."""
+    specs = specs_of(list(tasks), overrides)
+    asking = {spec.name: words for spec, words in zip(specs, tasks.values(), strict=True)}
     built = _Tasks(specs)
     jobs: list[Job] = []
+    names = each_once(options.models or [])
     opened = open_models(
-        options.models or [],
+        names,
         backend=options.backend,
         tokenizer=options.tokenizer,
         model_args=options.model_args,
@@ -149,15 +198,58 @@ def _prepare(specs: "Sequence[TaskSpec]", options: MeasureOptions) -> list[Job]:
         dtype=options.dtype,
         engine=options.engine,
     )
-    for model in opened:
-        tasks = []
+    for name, model in zip(names, opened, strict=True):
+        pairs = []
         for task in built.of(model):
             room = _room(task) if model.longest_prompt is not None else 0
             request = _request(task, model, room, options)
             _check_request(task, request, model, room)
-            tasks.append((task, request))
-        jobs.append((model, tasks))
+            words = command_words(
+                asking[task.spec.name],
+                spec=task.spec,
+                overrides=overrides,
+                model=name,
+                lengths=request.lengths,
+                options=options,
+            )
+            pairs.append((task, replace(request, command=words)))
+        jobs.append((model, pairs))
     return jobs
+
+
+def _with_samples(jobs: list[Job], options: MeasureOptions) -> list[Job]:
+    """The jobs that have samples to run: a shard may have none, and `--only` may name those of one task.
+
+    Raises:
+        BadInput: no task has a sample of such a row_id.
+    """
+    from bamctl.evaluation.run import no_samples, samples_of
+
+    asked_for = frozenset(options.only or ())
+    known: set[str] = set()
+    left: list[Job] = []
+    without = ""
+    for model, tasks in jobs:
+        pairs = []
+        for task, request in tasks:
+            if asked_for:
+                plan = samples_of(task.spec, replace(request, shard=None, only=None))
+                row_ids = {sample.row_id for samples in plan.values() for sample in samples}
+                known |= row_ids
+                request = replace(request, only=asked_for & row_ids)
+            if samples_of(task.spec, request):
+                pairs.append((task, request))
+            else:
+                without = no_samples(request)
+        left += [(model, pairs)] if pairs else []
+    if asked_for - known:
+        raise BadInput(
+            f"--only {min(asked_for - known)}: no sample of these tasks, lengths, depths and seed has this"
+            " row_id; bamctl show prints the command that has it"
+        )
+    if not left:
+        print(f"{without}; there is nothing to run", file=sys.stderr)
+    return left
 
 
 class _Tasks:
@@ -223,6 +315,8 @@ def _request(task: "Task", model: "OpenedModel", room: int, options: MeasureOpti
         seed=options.seed,
         batch_size=options.batch_size,
         patience=options.patience,
+        shard=None if options.shard is None else parse_shard(options.shard),
+        only=frozenset(options.only) if options.only else None,
         out=options.out,
     )
     left_out = (
@@ -280,14 +374,19 @@ def _check_request(task: "Task", request: "EvaluationRequest", model: "OpenedMod
 
 
 def _print_results(summaries: "list[RunSummary]") -> None:
-    """The table of what was asked for; a run's folder may hold more."""
+    """The table of what was asked for."""
     from rich.console import Console
 
     from bamctl.cli.report_command import print_accuracy
+
+    print_accuracy(_accuracy(summaries), Console())
+
+
+def _accuracy(summaries: "list[RunSummary]") -> "pd.DataFrame":
+    """Rows of ACCURACY_SCHEMA, of the samples that were asked for; a run's folder may hold more."""
+    from bamctl.results.statistics import ACCURACY_COLUMNS
     from bamctl.results.store import accuracy_table, load_samples
 
-    stored = load_samples([summary.folder for summary in summaries])
+    stored = load_samples([summary.folder for summary in summaries], ("row_id", *ACCURACY_COLUMNS))
     asked_for = frozenset().union(*(summary.row_ids for summary in summaries))
-    print_accuracy(accuracy_table(stored[stored["row_id"].isin(asked_for)]), Console())
-    for summary in summaries:
-        print(f"Results in {summary.folder}: accuracy.parquet, samples.parquet", file=sys.stderr)
+    return accuracy_table(stored[stored["row_id"].isin(asked_for)])

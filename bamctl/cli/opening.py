@@ -38,7 +38,7 @@ def open_models(
     choose_device(device)
     check_engine(engine, backend)
     fields = parse_model_args(model_args)
-    for name in _each_once(patterns):
+    for name in each_once(patterns):
         yield open_model(
             name,
             backend=backend,
@@ -67,8 +67,11 @@ def check_engine(engine: "EngineOptions", backend: str) -> None:
             raise BadInput(f"{option} {value}: must lie between 0 and 1")
 
 
-def _each_once(patterns: Sequence[str]) -> list[str]:
-    """What the patterns stand for; a checkpoint that is meant twice, by name and as a folder say, is one."""
+def each_once(patterns: Sequence[str]) -> list[str]:
+    """What the patterns stand for, as `open_models` opens it, in its order.
+
+    A checkpoint that is meant twice, by name and as a folder say, is one.
+    """
     from bamctl.models.naming import find_models, find_path
 
     found: dict[object, str] = {}

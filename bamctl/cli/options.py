@@ -11,6 +11,7 @@ import typer
 
 from bamctl.backends.arguments import parse_arguments
 from bamctl.backends.vllm.options import EngineOptions, parse_engine_args
+from bamctl.cli.completion import model_names, ruler_task_names
 from bamctl.errors import BadInput
 
 DEFAULT_LONGEST = "32k"
@@ -65,6 +66,7 @@ Tasks = Annotated[
         "--tasks",
         metavar="TASKS",
         help="RULER's tasks, by name or pattern, with commas between them: niah_single_1,vt,qa_*; or all.",
+        autocompletion=ruler_task_names,
     ),
 ]
 Essays = Annotated[
@@ -170,6 +172,23 @@ Patience = Annotated[
         "--patience", metavar="N", help="Skip the lengths behind this many at zero accuracy in a row."
     ),
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="K/N",
+        help="Run every N-th sample alone, from the K-th on: 2/8 is the second of eight processes that share"
+        " the samples and --out.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="ROW_ID",
+        help="Of all samples run this one alone, whatever --patience says; repeat it for several.",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for results.")]
 Explain = Annotated[
     bool,
@@ -177,6 +196,19 @@ Explain = Annotated[
         "--explain",
         help="Run nothing: show how far each head looks and how much of attention is computed, and predict"
         " time and memory.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Nothing on stderr but errors and what is left out of the results."),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="For other programs, in place of the table: a JSON object a line on stdout. Its field event says"
+        " sample (a row of samples.parquet, as the sample finishes) or length (a row of accuracy.parquet,"
+        " when a model is through with a task).",
     ),
 ]
 
@@ -260,8 +292,12 @@ class MeasureOptions:
     batch_size: BatchSize = None
     share_prefixes: SharePrefixes = True
     patience: Patience = None
+    shard: Shard = None
+    only: Only = None
     out: Out = Path("results")
     explain: Explain = False
+    quiet: Quiet = False
+    json: Json = False
     engine: EngineOptions = field(default_factory=EngineOptions)  # the options of `ENGINE`
 
 
@@ -286,6 +322,7 @@ def measuring(
                 help="A checkpoint's name, a pattern of names ('small-*'), a folder, or a name on the Hugging"
                 " Face hub; repeat it for several.",
                 show_default=default_model,
+                autocompletion=model_names,
             ),
         ]
     }

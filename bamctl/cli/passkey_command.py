@@ -21,4 +21,4 @@ def passkey(
     from bamctl.cli.measure import measure
 
     overrides = {"digits": digits, "haystack": haystack, "apply_chat_template": apply_chat_template}
-    measure(["passkey"], overrides, chosen)
+    measure({"passkey": ["passkey"]}, overrides, chosen)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bamctl.cli import options
+from bamctl.cli.completion import model_names
 from bamctl.cli.opening import open_models
 from bamctl.cli.options import DEFAULT_LONGEST, check_number, with_engine
 from bamctl.errors import BadInput
 from bamctl.lengths import format_length, parse_length, parse_lengths
+from bamctl.results.files import check_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pandas as pd
 
     from bamctl.backends.base import Backend
     from bamctl.backends.opening import OpenedModel
@@ -34,6 +38,7 @@ def perplexity(
             metavar="MODEL...",
             help="Names, folders or patterns of checkpoints, or names on the Hugging Face hub.",
             show_default=False,
+            autocompletion=model_names,
         ),
     ],
     text: Annotated[
@@ -78,6 +83,8 @@ def perplexity(
     model_args: options.ModelArgs = None,
     trust_remote_code: options.TrustRemoteCode = False,
     out: options.Out = Path("results"),
+    quiet: options.Quiet = False,
+    json: options.Json = False,
     figure: Annotated[
         Path | None,
         typer.Option(
@@ -99,13 +106,16 @@ def perplexity(
         raise BadInput(
             f"--max-len {length}: a stretch of 1 token has nothing to predict; the shortest has {_SHORTEST}"
         )
+    check_out(out)
     wanted = None if windows is None else _parse_windows(windows)
     if figure is not None:
         from bamctl.report.style import check_figure_path
 
         check_figure_path(figure)
 
+    from bamctl.cli.machine_output import tell_lengths
     from bamctl.evaluation.perplexity import measure_losses
+    from bamctl.results.store import accuracy_table
 
     opened = list(
         open_models(
@@ -124,12 +134,14 @@ def perplexity(
     for model, stretches, contexts in jobs:
         running = model.start(device=device, dtype=dtype, share_prefixes=False, longest=length)
         for window in contexts:
-            progress = _Progress(running, stretches)
+            progress = _Progress(running, stretches, quiet=quiet, json=json)
             summary = measure_losses(running, stretches, window=window, out=out, on_progress=progress.update)
             progress.finish(summary)
+            if json:
+                tell_lengths(accuracy_table(_stored([summary])))
             summaries.append(summary)
         del running, progress  # with the weights, before the next ones take memory
-    _print_results(summaries, figure)
+    _print_results(summaries, figure, quiet=quiet, json=json)
 
 
 def _parse_windows(text: str) -> tuple[int, ...]:
@@ -194,9 +206,11 @@ def _windows(
 
 
 class _Progress:
-    """Tells on stderr where a run stands, a line a stretch."""
+    """Tells on stderr where a run stands, a line a stretch, and on stdout what it found, if that is asked."""
 
-    def __init__(self, backend: "Backend", stretches: "Stretches") -> None:
+    def __init__(self, backend: "Backend", stretches: "Stretches", *, quiet: bool, json: bool) -> None:
+        self._quiet = quiet
+        self._json = json
         self._backend = backend
         self._stretches = stretches
         self._begun = False
@@ -205,8 +219,11 @@ class _Progress:
 
     def update(self, progress: "LossProgress") -> None:
         """Takes what `measure_losses` tells."""
-        from bamctl.cli.progress import words_for_seconds
+        from bamctl.cli.machine_output import tell_samples
+        from bamctl.cli.time_left import words_for_seconds
 
+        if self._json:
+            tell_samples(progress.rows)
         if not self._begun:
             self._begun = True
             self._say(self._title(progress.window))
@@ -242,26 +259,38 @@ class _Progress:
         )
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        if not self._quiet:
+            print(line, file=sys.stderr, flush=True)
 
 
-def _print_results(summaries: "Sequence[LossSummary]", figure: Path | None) -> None:
-    """The table of what was asked for, and the figure; a run's folder may hold more."""
+def _print_results(
+    summaries: "Sequence[LossSummary]", figure: Path | None, *, quiet: bool, json: bool
+) -> None:
+    """The table of what was asked for, unless a program has read it already, and the figure."""
     from rich.console import Console
 
     from bamctl.report.loss_table import build_loss_table
     from bamctl.report.terminal import print_table
-    from bamctl.results.store import load_samples
 
-    stored = load_samples([summary.folder for summary in summaries])
-    asked_for = frozenset().union(*(summary.row_ids for summary in summaries))
-    table = build_loss_table(stored[stored["row_id"].isin(asked_for)])
-    print_table(table, Console())
-    for summary in summaries:
-        print(f"Results in {summary.folder}: accuracy.parquet, samples.parquet", file=sys.stderr)
+    table = build_loss_table(_stored(summaries))
+    if not json:
+        print_table(table, Console())
+    if not quiet:
+        for summary in summaries:
+            print(f"Results in {summary.folder}: accuracy.parquet, samples.parquet", file=sys.stderr)
     if figure is not None:
         from bamctl.report.loss_figure import loss_figure
         from bamctl.report.style import save_figure
 
         save_figure(loss_figure(table), figure)
-        print(f"Figure in {figure}", file=sys.stderr)
+        if not quiet:
+            print(f"Figure in {figure}", file=sys.stderr)
+
+
+def _stored(summaries: "Sequence[LossSummary]") -> "pd.DataFrame":
+    """The rows of what was asked for; a run's folder may hold more."""
+    from bamctl.results.store import load_samples
+
+    stored = load_samples([summary.folder for summary in summaries])
+    asked_for = frozenset().union(*(summary.row_ids for summary in summaries))
+    return stored[stored["row_id"].isin(asked_for)]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bamctl.errors import BadInput
+from bamctl.report.draw import LENGTH, check_plot
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-
-    from bamctl.report.comparison_table import ComparisonTable, DifferingTable
 
 DEFAULT = Path("results")
 THRESHOLD = 85.6
@@ -30,7 +29,7 @@ def report(
         ),
     ] = None,
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="With each score its n and its 95% Wilson interval.")
+        bool, typer.Option("--intervals", help="With each score its n and its 95% interval.")
     ] = False,
     threshold: Annotated[
         float | None,
@@ -42,6 +41,7 @@ def report(
         ),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="One line a run and length, every column.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The same as a JSON object a line.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="A LaTeX tabular (booktabs).")] = False,
     task: Annotated[
@@ -64,14 +64,35 @@ def report(
             show_default=False,
         ),
     ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="KIND",
+            help="What --figure draws: scores against length, heatmaps of depth against length, or the cost"
+            " of each length in seconds and memory: length, depth or cost.",
+            show_default="length",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page as well, .html: the table, curves, heatmaps, and every sample. It is one file,"
+            " which any browser shows without a network.",
+            show_default=False,
+        ),
+    ] = None,
     compare: Annotated[
-        tuple[Path, Path] | None,
+        tuple[str, str] | None,
         typer.Option(
             "--compare",
             metavar="A B",
-            help="Compare the predictions of two folders of results, sample by sample, instead. Exits with 0"
-            " if each sample that both have done has the same prompt and the same prediction, with 1 if not,"
-            " with 2 if they have none in common.",
+            help="Compare two models of these results, or two folders of results, on the same samples"
+            " instead: who is right more often, by how much, and which predictions differ. Of two folders it"
+            " exits with 0 if each sample that both have done has the same prompt and the same prediction,"
+            " with 1 if not, with 2 if they have none in common.",
             show_default=False,
         ),
     ] = None,
@@ -81,38 +102,68 @@ def report(
     Scores are exact answers, or RULER's own score of its tasks. Where a model has several of RULER's tasks
     they are averaged as RULER does. Losses, as bamctl perplexity measures them, have a table of their own.
     """
-    _check_together(csv=csv, markdown=markdown, latex=latex)
+    formats = {"csv": csv, "json": json, "markdown": markdown, "latex": latex}
+    _check_together(**formats)
     if compare is not None:
+        from bamctl.cli.compare import print_comparison
+
         _refuse_beside_compare(
-            paths=paths, intervals=intervals, threshold=threshold, averages=averages, figure=figure
+            intervals=intervals,
+            threshold=threshold,
+            averages=averages,
+            figure=figure,
+            plot=plot,
+            html=html,
         )
-        _compare(compare, tasks=task or [], models=model or [], csv=csv, markdown=markdown, latex=latex)
+        print_comparison(
+            compare,
+            paths=paths,
+            default=own_results(),
+            tasks=task or [],
+            models=model or [],
+            format=next((name for name, asked_for in formats.items() if asked_for), None),
+        )
         return
     if threshold is not None and not 0 < threshold <= 100:
         raise BadInput(f"--threshold {threshold:g}: must be a percentage above 0, at most 100")
-    if threshold is not None and csv and figure is None:
-        raise BadInput("--threshold has no effect on --csv, which has no effective lengths; leave one out")
-    if averages and csv:
-        raise BadInput("--averages has no effect on --csv, which has every run; leave one out")
-    if averages and intervals:
-        raise BadInput("--intervals has no effect on --averages, which have none; leave one out")
+    drawn = figure is not None and plot in (None, LENGTH)
+    rows = "--csv" if csv else "--json" if json else None
+    if threshold is not None and rows and not drawn and html is None:
+        raise BadInput(f"--threshold has no effect on {rows}, which has no effective lengths; leave one out")
+    if averages and rows:
+        raise BadInput(f"--averages has no effect on {rows}, which has every run; leave one out")
+    if plot is not None:
+        check_plot(plot)
+        if figure is None:
+            raise BadInput(f"--plot {plot} has no effect without --figure FILE; name one")
+        if averages and plot != LENGTH:
+            raise BadInput(f"--averages has no effect on --plot {plot}; leave one out")
     if figure is not None:
         from bamctl.report.style import check_figure_path
 
         check_figure_path(figure)
+    if html is not None:
+        from bamctl.report.page.document import check_page_path
+
+        if averages:
+            raise BadInput("--averages has no effect on --html, which has every run; leave one out")
+        check_page_path(html)
 
     from rich.console import Console
 
-    from bamctl.report.export import to_csv, to_latex, to_markdown
-    from bamctl.report.loss_table import LossTable, build_loss_table
+    from bamctl.report.export import to_csv, to_json, to_latex, to_markdown
+    from bamctl.report.loss_table import LOSS_COLUMNS, LossTable, build_loss_table
     from bamctl.report.runs import select_runs
     from bamctl.report.table import AccuracyTable, build_table
     from bamctl.report.terminal import print_table
     from bamctl.results.schema import LOSS
+    from bamctl.results.statistics import ACCURACY_COLUMNS
     from bamctl.results.store import accuracy_table, load_samples
 
-    where = _own_results() if paths is None else paths
-    samples = load_samples(where)
+    where = own_results() if paths is None else paths
+    # Figures and pages show samples too; a table is made of few of their columns.
+    columns = ACCURACY_COLUMNS if figure is None and html is None else None
+    samples = load_samples(where, columns)
     if samples.empty:
         looked_in = ", ".join(map(str, paths or [DEFAULT]))
         raise BadInput(f"no results in {looked_in}; bamctl passkey makes some{_hint_at_published(paths)}")
@@ -126,25 +177,20 @@ def report(
     if averages or not accuracy.empty:
         tables.append(build_table(accuracy, threshold=share, averages_only=averages))
     if len(accuracy) < len(everything) and not averages:
-        tables.append(build_loss_table(samples))
+        losses = samples if columns is None else load_samples(where, LOSS_COLUMNS)
+        tables.append(build_loss_table(losses[losses["run_id"].isin(everything["run_id"])]))
     if figure is not None:
-        from bamctl.report.figure import accuracy_figure
-        from bamctl.report.loss_figure import loss_figure
+        from bamctl.report.draw import draw
         from bamctl.report.style import save_figure
 
-        if len(tables) > 1:
-            raise BadInput(
-                f"figure {figure}: is of scores or of losses; choose tasks of one kind with --task"
-            )
-        (table,) = tables
-        drawing = (
-            loss_figure(table)
-            if isinstance(table, LossTable)
-            else accuracy_figure(accuracy, threshold=share, averages_only=averages)
-        )
+        drawing = draw(plot or LENGTH, samples, everything, threshold=share, averages_only=averages)
         save_figure(drawing, figure)
+    if html is not None:
+        _write_page(samples, html, threshold=share)
     if csv:
         sys.stdout.write(to_csv(everything))
+    elif json:
+        sys.stdout.write(to_json(everything))
     elif markdown:
         sys.stdout.write("\n".join(to_markdown(table, intervals=intervals) for table in tables))
     elif latex:
@@ -156,87 +202,23 @@ def report(
             print_table(table, Console(), intervals=intervals)
 
 
-def _refuse_beside_compare(paths: list[Path] | None, **options: object) -> None:
-    if paths:
-        raise BadInput(f"--compare takes two folders and there is no room for {paths[0]}; leave it out")
+def _write_page(samples: "pd.DataFrame", path: Path, *, threshold: float) -> None:
+    """Writes the page, and says on stderr what is in it."""
+    from bamctl.report.page.document import write_page
+
+    written = write_page(samples, path, threshold=threshold)
+    parts = [f"{path}: {written.size / 1e6:.1f} MB, {written.samples} samples"]
+    if written.left_out:
+        parts.append(f"{written.left_out} more are in its scores alone")
+    if written.limit is not None:
+        parts.append(f"texts longer than {written.limit} characters are shortened")
+    print("; ".join(parts), file=sys.stderr)
+
+
+def _refuse_beside_compare(**options: object) -> None:
     for name, value in options.items():
         if value is not None and value is not False:
             raise BadInput(f"--{name} has no effect on --compare; leave one out")
-
-
-def _compare(
-    paths: tuple[Path, Path],
-    *,
-    tasks: list[str],
-    models: list[str],
-    csv: bool,
-    markdown: bool,
-    latex: bool,
-) -> None:
-    """Prints how two results compare.
-
-    Raises:
-        BadInput: a path holds no results, or there is nothing to compare.
-        typer.Exit: with 1 where a prediction or a prompt differs.
-    """
-    import pandas as pd
-
-    from bamctl.report.comparison import compare
-    from bamctl.report.comparison_table import ComparisonTable, DifferingTable, to_frame
-    from bamctl.report.export import to_csv, to_latex, to_markdown
-    from bamctl.report.runs import select_runs
-    from bamctl.results.store import load_samples
-
-    names = (str(paths[0]), str(paths[1]))
-    places = [path.resolve() for path in paths]
-    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-        raise BadInput(f"--compare {' '.join(names)}: one is or holds the other; name two that are apart")
-    sides = []
-    for path in paths:
-        sides.append(load_samples([path]).assign(side=str(path)))
-        if sides[-1].empty:
-            raise BadInput(f"no results in {path}; bamctl passkey makes some")
-    # Of both at once: a model that only one of them has may be named.
-    selected = select_runs(pd.concat(sides, ignore_index=True), tasks=tasks, models=models)
-    sides = [selected[selected["side"] == name] for name in names]
-    for side, name in zip(sides, names, strict=True):
-        if side.empty:
-            raise BadInput(f"no results of these tasks by these models in {name}")
-    comparison = compare(sides[0], sides[1], names=names)
-    table, differing = (
-        ComparisonTable(comparison=comparison, names=names),
-        DifferingTable(comparison=comparison),
-    )
-    if csv:
-        sys.stdout.write(to_csv(to_frame(comparison)))
-    elif markdown or latex:
-        form = to_markdown if markdown else to_latex
-        sys.stdout.write("\n".join(form(part) for part in (table, differing) if len(part.rows)))
-    else:
-        _print_comparison(table, differing)
-    if not comparison.alike:
-        raise typer.Exit(1)
-
-
-def _print_comparison(table: "ComparisonTable", differing: "DifferingTable") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from bamctl.cli.listing import print_listing
-    from bamctl.report.terminal import print_table
-
-    print_table(table, Console())
-    if not differing.rows:
-        return
-    listing = Table(box=None, pad_edge=False, header_style="bold")
-    for column in differing.header():
-        listing.add_column(column, overflow="fold")
-    for texts in differing.body():
-        listing.add_row(*map(Text, texts))
-    print()
-    print_listing(listing)
-    print("\n".join(differing.caption()))
 
 
 def _check_together(**formats: bool) -> None:
@@ -245,7 +227,7 @@ def _check_together(**formats: bool) -> None:
         raise BadInput(f"{' and '.join(chosen)} exclude each other; choose one")
 
 
-def _own_results() -> list[Path]:
+def own_results() -> list[Path]:
     """What lies in the default folder, but for the published runs: nobody is to take them for their own."""
     if not DEFAULT.is_dir():
         return [DEFAULT]  # load_samples tells what is wrong with it

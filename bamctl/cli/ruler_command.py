@@ -30,4 +30,4 @@ def ruler(
         "length_includes_generation": length_includes_generation,
         "apply_chat_template": apply_chat_template,
     }
-    measure(ruler_tasks(tasks), overrides, chosen)
+    measure({name: ["ruler", "--tasks", name] for name in ruler_tasks(tasks)}, overrides, chosen)

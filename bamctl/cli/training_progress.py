@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from bamctl.cli.progress import words_for_seconds
+from bamctl.cli.live_table import redraws
+from bamctl.cli.time_left import words_for_seconds
 from bamctl.lengths import format_length
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class TrainingPrinter:
         self._last_line = -math.inf
 
     def __enter__(self) -> "TrainingPrinter":
-        if self._console.is_terminal:
+        if redraws(self._console):
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),

@@ -208,7 +208,10 @@ def test_weights_that_are_not_finite(refused, folder, make_checkpoint):
 
 
 @pytest.mark.parametrize("out", ["models/tiny/config.json", "models/tiny/config.json/below"])
-def test_an_out_that_cannot_be_written_to(refused, out):
+def test_an_out_that_cannot_be_written_to(refused, out, monkeypatch):
+    from bamctl.backends.opening import OpenedModel
+
+    monkeypatch.setattr(OpenedModel, "start", None)  # told before weights are read or an engine starts
     said = refused("passkey", "--model", "tiny", "--lengths", "128", "--samples", "1", "--out", out)
     assert "results cannot be written there" in said
     assert "name another folder with --out" in said

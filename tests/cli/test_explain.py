@@ -1,5 +1,6 @@
 """`--explain`: heads, time and memory of a run that is not made."""
 
+import dataclasses
 import itertools
 import shutil
 
@@ -23,7 +24,24 @@ def rows(out, first):
     return lines[start], list(numbered)
 
 
-def test_heads_lengths_and_a_total_on_stdout_and_no_file(folder, call):
+@pytest.fixture
+def timed(monkeypatch):
+    """Has the backend say that a prompt took so many seconds and 1 GB, whatever it did take."""
+    complete = NativeBackend.complete
+
+    def set_seconds(seconds):
+        def completed(self, prompts):
+            (completion,) = complete(self, prompts)
+            took = {"prefill_seconds": seconds(prompts[0]), "decode_seconds": 0.0}
+            return [dataclasses.replace(completion, **took, peak_memory_bytes=10**9)]
+
+        monkeypatch.setattr(NativeBackend, "complete", completed)
+
+    return set_seconds
+
+
+def test_heads_lengths_and_a_total_on_stdout_and_no_file(folder, call, timed):
+    timed(lambda prompt: 1e-5 * len(prompt.token_ids))  # however busy the machine is, no minutes
     before = files(folder)
     outcome = call(*ASKED)
     assert (outcome.status, outcome.err) == (0, "")
@@ -58,25 +76,10 @@ def test_every_model_is_explained(folder, call):
     assert out.count("layer  head") == out.count("All samples: ") == 2
 
 
-def test_the_numbers_are_those_of_the_library(folder, call, monkeypatch):
+def test_the_numbers_are_those_of_the_library(folder, call, timed):
     """A number of each kind, with a backend whose seconds are known."""
     seconds = iter([9.0, 0.5, 0.25])
-    complete = NativeBackend.complete
-
-    def timed(self, prompts):
-        (completion,) = complete(self, prompts)
-        return [
-            type(completion)(
-                **{
-                    **vars(completion),
-                    "prefill_seconds": next(seconds),
-                    "decode_seconds": 0.0,
-                    "peak_memory_bytes": 10**9,
-                }
-            )
-        ]
-
-    monkeypatch.setattr(NativeBackend, "complete", timed)
+    timed(lambda prompt: next(seconds))
     _, (row,) = rows(call(*ASKED, "--lengths", "512").out, "length")
     assert row == ["512", "0.25", "s", "0.25", "s", "1.0", "s", "1.00", "GB"]
 

@@ -1,7 +1,9 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from bamctl import __version__
 from bamctl.errors import BadInput, RunFailed
 
 COMMANDS = (
-    *("passkey", "ruler", "run", "perplexity", "prior", "train", "report", "score", "models", "import"),
-    *("doctor", "tasks"),
+    *("passkey", "ruler", "run", "perplexity", "prior", "train", "report", "show", "score"),
+    *("models", "import", "doctor", "tasks"),
 )
 FULL = Path("/dev/full")
 """Whatever is written to it finds the disk full."""
@@ -103,6 +105,39 @@ def test_an_error_is_one_line_and_an_exit_status(failing, call, error, status, l
     failing(error)
     outcome = call("fail")
     assert (outcome.status, outcome.out, outcome.err) == (status, "", f"bamctl: {line}\n")
+
+
+def test_sigterm_is_one_line_too_and_back_as_it_was_behind_a_command(monkeypatch, call):
+    before = signal.getsignal(signal.SIGTERM)
+    app = typer.Typer()
+    app.command()(main_module._interruptible(lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    monkeypatch.setattr(main_module, "app", app)
+    outcome = call()
+    line = "bamctl: terminated; whatever was finished is kept: the same command goes on from there\n"
+    assert (outcome.status, outcome.out, outcome.err) == (143, "", line)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_sigterm_ends_a_process_that_a_command_forked_as_any_other():
+    ready, tell = os.pipe()
+    statuses = []
+
+    @main_module._interruptible
+    def fork():
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(tell, b"\n")
+                time.sleep(60)
+            finally:
+                os._exit(9)
+        os.read(ready, 1)
+        os.kill(child, signal.SIGTERM)
+        statuses.append(os.waitpid(child, 0)[1])
+
+    fork()
+    assert [os.waitstatus_to_exitcode(status) for status in statuses] == [-signal.SIGTERM]
 
 
 def test_a_bug_of_ours_keeps_its_traceback(failing, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from bamctl.results.store import RunStore, load_samples
 from bamctl.tasks.catalog import task_files
 
-VOLATILE = ["started_at", "prefill_seconds", "decode_seconds", "peak_memory_bytes"]
+VOLATILE = ["started_at", "prefill_seconds", "decode_seconds", "peak_memory_bytes", "command"]
 ASKED = ["passkey", "--model", "tiny", "--lengths", "128,256", "--samples", "3"]
 
 
@@ -196,9 +196,9 @@ def test_a_run_that_is_open_elsewhere_is_waited_for(folder, call, monkeypatch):
     call(*ASKED)
     opened = RunStore.open
 
-    def open_twice(*arguments):
-        with opened(*arguments):
-            return opened(*arguments)
+    def open_twice(*arguments, **options):
+        with opened(*arguments, **options):
+            return opened(*arguments, **options)
 
     monkeypatch.setattr(RunStore, "open", open_twice)
     outcome = call(*ASKED)

@@ -96,12 +96,15 @@ def test_killed_and_run_again_it_is_as_if_never_killed(stopped, call):
     assert samples("results").groupby("length")["row_id"].nunique().tolist() == [12, 12]
 
 
-def test_ctrl_c_keeps_what_was_finished_and_says_how_to_go_on(stopped, folder):
-    status, out, err = stopped(signal.SIGINT, 4)
-    assert (status, out) == (130, "")
+@pytest.mark.parametrize(
+    ("number", "ended", "what"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_ctrl_c_and_sigterm_keep_what_was_finished_and_say_how_to_go_on(stopped, folder, number, ended, what):
+    status, out, err = stopped(number, 4)
+    assert (status, out) == (ended, "")
     assert "Traceback" not in err
     last = err.splitlines()[-1]
-    assert last == "bamctl: interrupted; whatever was finished is kept: the same command goes on from there"
+    assert last == f"bamctl: {what}; whatever was finished is kept: the same command goes on from there"
     (parquet,) = folder.glob("results/*/*/samples.parquet")
     assert 3 <= len(pd.read_parquet(parquet)) < ROWS  # the fourth append may not have returned
     assert lines(folder) == 0
