@@ -22,7 +22,7 @@ BF16 = 1 / 32
 EXPENSIVE = pytest.mark.expensive
 
 
-@pytest.mark.parametrize("name", ["ggd", "rotary ssmax"])
+@pytest.mark.parametrize("name", ["ggd", pytest.param("rotary ssmax", marks=EXPENSIVE)])
 def test_requests_that_have_to_give_way(
     name: str,
     find_case: Callable[[str], Path],
@@ -68,7 +68,9 @@ def test_a_compiled_model(
     assert worst < FP32
 
 
-@pytest.mark.parametrize("name", ["small-bam-ssmax", "small-bam", "laplace"])
+@pytest.mark.parametrize(
+    "name", ["small-bam-ssmax", *(pytest.param(n, marks=EXPENSIVE) for n in ("small-bam", "laplace"))]
+)
 def test_bfloat16(
     name: str,
     find_case: Callable[[str], Path],
@@ -138,13 +140,14 @@ def test_the_kernel(
     [
         ("ggd ssmax", {"tensor_parallel_size": 2}),  # with one head of keys, which both ranks hold
         # Where nothing is compiled, vLLM's CPU worker never allocates what a stage receives.
-        (
+        pytest.param(
             "ggd ssmax, shared, prior unscaled",
             {
                 "pipeline_parallel_size": 2,
                 "enforce_eager": False,
                 "compilation_config": {"mode": 2, "backend": "eager"},
             },
+            marks=EXPENSIVE,
         ),
     ],
     ids=lambda x: x if isinstance(x, str) else next(iter(x)),
