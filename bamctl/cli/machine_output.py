@@ -12,11 +12,12 @@ Every object has a field `event`, and besides it the columns of a table, under t
 
 What is not known is null, and so is a number that is not finite. Times are ISO 8601. All is ASCII, other
 characters escaped as JSON has it. Lines are written out one by one. Where nobody reads them any more, the
-command ends with status 0, and what was finished is kept.
+command ends with a line on stderr and status 1, and what was finished is kept.
 """
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -61,5 +62,10 @@ def _tell(event: str, columns: Mapping[str, object]) -> None:
     }
     try:
         print(json.dumps({"event": event, **values}, allow_nan=False), flush=True)
-    except BrokenPipeError:  # what reads them, `head` say, has seen enough
-        raise typer.Exit from None
+    except BrokenPipeError:  # no success: a script would take what there is for all
+        print(
+            "bamctl: nobody reads the output any more; whatever was finished is kept: the same command goes"
+            " on from there",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1) from None

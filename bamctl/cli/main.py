@@ -122,6 +122,7 @@ app.command()(_interruptible(doctor))
 
 def main() -> None:
     """Runs a command; an error is one line on stderr and an exit status (2: bad input, 1: a failed run)."""
+    status = 0
     try:
         status = app(prog_name="bamctl", standalone_mode=False)
         sys.stdout.flush()
@@ -129,7 +130,9 @@ def main() -> None:
         status = _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         _discard_output()
-        status = 0
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):  # what rich makes of it
+            raise
     except OSError as error:  # a full disk behind stdout, say
         _discard_output()
         status = _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)

@@ -186,7 +186,7 @@ def report(
         drawing = draw(plot or LENGTH, samples, everything, threshold=share, averages_only=averages)
         save_figure(drawing, figure)
     if html is not None:
-        _write_page(samples, html, threshold=share)
+        _write_page(samples, html, threshold=share, results=paths or [])
     if csv:
         sys.stdout.write(to_csv(everything))
     elif json:
@@ -202,11 +202,11 @@ def report(
             print_table(table, Console(), intervals=intervals)
 
 
-def _write_page(samples: "pd.DataFrame", path: Path, *, threshold: float) -> None:
-    """Writes the page, and says on stderr what is in it."""
+def _write_page(samples: "pd.DataFrame", path: Path, *, threshold: float, results: list[Path]) -> None:
+    """Writes the page of what lies in `results`, and says on stderr what is in it."""
     from bamctl.report.page.document import write_page
 
-    written = write_page(samples, path, threshold=threshold)
+    written = write_page(samples, path, threshold=threshold, results=results)
     parts = [f"{path}: {written.size / 1e6:.1f} MB, {written.samples} samples"]
     if written.left_out:
         parts.append(f"{written.left_out} more are in its scores alone")

@@ -141,7 +141,9 @@ def _list(rows: "list[SampleRow]") -> None:
 def _outcome(row: "SampleRow") -> str:
     if row.exact is None or row.recall is None:
         return row.status if row.loss is None else f"loss {row.loss:.4g}"
-    return "exact" if row.exact else f"recall {row.recall:.4g}"
+    if row.exact:
+        return "exact"
+    return "wrong" if row.metric == "exact" else f"recall {row.recall:.4g}"
 
 
 def _show(row: "SampleRow") -> None:

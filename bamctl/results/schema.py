@@ -205,7 +205,7 @@ _RUN = [
     _column("metric", _text, "what counts: exact, string_match_all, string_match_part or loss"),
     _column("variant", _text, "deviations from the task's file, empty for none; of a loss, how it is read"),
     _column("depth_policy", _text, "how depths were chosen: equidistant:N, a list in %, random, or ruler"),
-    _column("backend", _text, "what ran the model: native or transformers"),
+    _column("backend", _text, "what ran the model: native, transformers or vllm"),
     _column("dtype", _text, "number format of weights and activations"),
     _column("seed", _integer, "the run's seed"),
     _column(
