@@ -37,8 +37,8 @@ class ComparisonTable:
 
     @property
     def rows(self) -> Sequence[ComparedLength]:
-        """See `bamctl.report.layout.Table`."""
-        return self.comparison.lengths
+        """Those with something to compare; what was left out, remarks say."""
+        return [row for row in self.comparison.lengths if row.difference is not None]
 
     def header(self) -> list[str]:
         """The columns' names."""
@@ -71,8 +71,7 @@ class ComparisonTable:
 
     def _texts(self, row: ComparedLength, separator: str) -> list[str]:
         length = ALL_LENGTHS if row.length is None else format_length(row.length)
-        if row.difference is None:
-            return [length, "0", *[NO_DATA] * (len(self.header()) - 3)]
+        assert row.difference is not None
         counts = (row.samples, row.identical, row.only_a_right, row.only_b_right)
         off = NO_DATA if row.logprob_difference is None else f"{row.logprob_difference:.2g}"
         ps = [f"{row.difference.p:.2g}", *self._if_several([f"{row.difference.p_holm:.2g}"])]
@@ -80,7 +79,7 @@ class ComparisonTable:
 
     def _if_several(self, column: list[str]) -> list[str]:
         """The column, where several lengths are tested."""
-        return column if sum(None not in (row.length, row.difference) for row in self.rows) > 1 else []
+        return column if sum(row.length is not None for row in self.rows) > 1 else []
 
 
 @dataclass(frozen=True, kw_only=True)
