@@ -57,10 +57,18 @@ def mark_train_length(axes: Axes, length: int, *, text: bool) -> None:
         )
 
 
-def title_height(title: str, below: Sequence[str], *, width: float) -> float:
+def title_height(title: str, below: Sequence[str], *, width: float, least: int = 0) -> float:
     """Inches that `set_titles` takes."""
-    texts = [text for text in (title, ", ".join(below)) if text]
-    return _TITLE_LINE * sum(wrapped(text, width).count("\n") + 1 for text in texts)
+    return _TITLE_LINE * (_lines(title, width) + max(least, _lines(", ".join(below), width)))
+
+
+def most_lines_below(titles: Iterable[tuple[str, Sequence[str]]], *, width: float) -> int:
+    """Lines that stand below a title at most; `set_titles` with so many aligns all titles of a row."""
+    return max(_lines(", ".join(below), width) for _, below in titles)
+
+
+def _lines(text: str, width: float) -> int:
+    return wrapped(text, width).count("\n") + 1 if text else 0
 
 
 def set_titles(axes: Axes, title: str, below: Sequence[str], *, width: float, least: int = 0) -> None:
@@ -74,10 +82,11 @@ def set_titles(axes: Axes, title: str, below: Sequence[str], *, width: float, le
         least: lines for which there is room below the title, whether they are needed or not.
     """
     text = wrapped(", ".join(below), width)
-    lines = max(least, text.count("\n") + 1 if text else 0)
+    own = text.count("\n") + 1 if text else 0
+    lines = max(least, own)
     axes.set_title(wrapped(title, width), loc="left", fontsize=7.5, pad=3 + 8 * lines)
     axes.annotate(
-        text,
+        text + "\n" * (lines - own) if text else "",  # right below the title, whatever is free below it
         (0, 1),
         xycoords="axes fraction",
         xytext=(0, 3),

@@ -13,6 +13,8 @@ Interval = tuple[float, float]
 
 NO_DATA, SKIPPED, FAILED = "-", "skip", "fail"
 
+UNFINISHED_MARK = "~"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -24,10 +26,22 @@ class Cell:
     cut_off: int
     skipped: int
     failed: int
+    planned: int
+    """Samples that the length has when it is finished."""
+
+    @property
+    def ended(self) -> int:
+        """Samples that need no more work."""
+        return self.n + self.skipped + self.failed
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether samples are still to come. None are where some were skipped, as that ends a length."""
+        return not self.skipped and self.ended < self.planned
 
 
-def read_cell(record: Mapping[Any, Any]) -> Cell:
-    """The cell of a row of ACCURACY_SCHEMA."""
+def read_cell(record: Mapping[Any, Any], planned: int) -> Cell:
+    """The cell of a row of ACCURACY_SCHEMA whose run has so many samples a length."""
     known = not pd.isna(record["score_low"])
     return Cell(
         n=int(record["n"]),
@@ -36,6 +50,7 @@ def read_cell(record: Mapping[Any, Any]) -> Cell:
         cut_off=0 if pd.isna(record["cut_off"]) else int(record["cut_off"]),
         skipped=int(record["skipped"]),
         failed=int(record["failed"]),
+        planned=planned,
     )
 
 
@@ -43,17 +58,18 @@ def cell_text(cell: Cell | None, *, whole: bool, separator: str | None) -> str:
     """A cell's text; with its n and interval behind `separator` where that is not None."""
     if cell is None:
         return NO_DATA
+    mark = UNFINISHED_MARK if cell.unfinished else ""
     if cell.score is None:
-        return FAILED if cell.failed else SKIPPED
-    text = percent(cell.score, whole=whole)
+        return mark + (FAILED if cell.failed else SKIPPED)
+    text = mark + percent(cell.score, whole=whole)
     if separator is None:
         return text
     return f"{text} n={cell.n}{_interval_text(cell.interval, separator)}"
 
 
-def share_text(score: float, interval: Interval | None, separator: str) -> str:
-    """A share and behind `separator` its interval, if there is one."""
-    return f"{percent(score, whole=False)}{_interval_text(interval, separator)}"
+def share_text(score: float, interval: Interval | None, separator: str, *, mark: str = "") -> str:
+    """A share, a mark, and behind `separator` its interval, if there is one."""
+    return f"{percent(score, whole=False)}{mark}{_interval_text(interval, separator)}"
 
 
 def _interval_text(interval: Interval | None, separator: str) -> str:

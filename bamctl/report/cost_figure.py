@@ -91,4 +91,6 @@ def _remark(costs: Costs, names: Sequence[str]) -> str:
         on_cpu = any("cuda" not in line.device for line in costs.lines)
         kinds = ["of the process (CPU)"] * on_cpu + ["that torch held (GPU)"] * on_gpu
         sentences.append(f"Memory: the most of any sample, {' or '.join(kinds)}")
+    if costs.left_out:
+        sentences.append(f"Left out, as not all lines have them: {', '.join(costs.left_out)}")
     return ". ".join(sentences) + "."

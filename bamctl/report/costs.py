@@ -51,6 +51,9 @@ class Costs:
 
     lines: tuple[CostLine, ...]
     tasks: tuple[str, ...]
+    """Those that every line has: the samples of these alone count."""
+    left_out: tuple[str, ...]
+    """The other tasks."""
     common: tuple[str, ...]
     read: tuple[int, ...]
     """The different numbers of prompts behind a point of `prefill`, ascending."""
@@ -63,17 +66,20 @@ class Costs:
 def build_costs(samples: pd.DataFrame) -> Costs:
     """Gathers what was measured.
 
-    Prompts of one length cost the same whatever the task, so all tasks of a model are taken together. Answers
-    do not, being longer or shorter, so their seconds are those of a token. A prompt that was not read whole
-    says nothing of what reading one costs, and does not count there.
+    The tasks that all lines have are taken together: those that only some have would set them apart by more
+    than what they cost. Answers are longer or shorter, so their seconds are those of a token. A prompt that
+    was not read whole says nothing of what reading one costs, and does not count there.
 
     Args:
         samples: rows of SAMPLE_SCHEMA, COST_COLUMNS of them.
 
     Raises:
-        BadInput: nothing was measured.
+        BadInput: nothing was measured, or the lines have no task in common.
     """
     done = samples[(samples["status"] == "done") & (samples["metric"] != LOSS)]
+    tasks = _common_tasks(done)
+    left_out = set(done["task"].unique()).difference(tasks)
+    done = done[done["task"].isin(tasks)]
     reused = done["reused_tokens"]
     shared = (reused > 0).fillna(False).astype(bool)
     tokens = done["completion_tokens"].astype("Float64")
@@ -108,12 +114,35 @@ def build_costs(samples: pd.DataFrame) -> Costs:
         )
     return Costs(
         lines=tuple(lines),
-        tasks=tuple(sorted(measured["task"].unique())),
+        tasks=tasks,
+        left_out=tuple(sorted(left_out)),
         common=naming.common,
         read=tuple(sorted({int(n) for n in points["read"] if n})),
         shared=int(shared.sum()),
         unknown=int(reused.isna().sum()),
     )
+
+
+def _common_tasks(done: pd.DataFrame) -> tuple[str, ...]:
+    """The tasks that every line has, by name.
+
+    Raises:
+        BadInput: there are lines, and no task is in all of them.
+    """
+    of_lines = {
+        settings: set(tasks.unique()) for settings, tasks in done.groupby(_SETTINGS, observed=True)["task"]
+    }
+    common = set.intersection(*of_lines.values()) if of_lines else set()
+    if of_lines and not common:
+        listed = "; ".join(
+            f"{model} on {device}, {dtype}: {', '.join(sorted(tasks))}"
+            for (model, _, _, device, dtype), tasks in of_lines.items()
+        )
+        raise BadInput(
+            f"no figure of cost: there is no task that all models have ({listed});"
+            " choose some with --model or --task"
+        )
+    return tuple(sorted(common))
 
 
 def _runs(measured: pd.DataFrame) -> list[tuple[dict[Any, Any], tuple[str, ...]]]:

@@ -17,7 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bamctl.lengths import format_length
-from bamctl.report.axes import TRAIN_LENGTH, set_titles, title_height, train_length_handle
+from bamctl.report.axes import (
+    TRAIN_LENGTH,
+    most_lines_below,
+    set_titles,
+    title_height,
+    train_length_handle,
+)
 from bamctl.report.depths import DepthMap, DepthPanel, DepthPanels
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK
 from bamctl.report.style import (
@@ -64,18 +70,20 @@ def depth_figure(content: DepthPanels) -> Figure:
     with figure_style():
         legend = plan_legend(_handles(maps), remark=_remark(content), width=width)
         titles = [_titles(panel, each, content) for panel in panels for each in panel.maps]
-        above = max(title_height(*texts, width=titled) for texts in titles)
+        least = most_lines_below(titles, width=titled)
+        above = max(title_height(*texts, width=titled, least=least) for texts in titles)
         figure_height = (above + high + _BELOW) * len(rows) + legend.height
         figure, grid = new_figure(width, figure_height, nrows=len(rows), ncols=columns, squeeze=False)
         every: list[Axes] = []
         for number, row in enumerate(rows):
+            of_row = most_lines_below((_titles(*pair, content) for pair in row), width=titled)
             for place, axes in enumerate(grid[number]):
                 if place >= len(row):
                     axes.remove()
                     continue
                 panel, each = row[place]
                 _draw_map(axes, panel, each)
-                set_titles(axes, *_titles(panel, each, content), width=titled)
+                set_titles(axes, *_titles(panel, each, content), width=titled, least=of_row)
                 _set_ticks(axes, panel, wide)
                 axes.tick_params(labelleft=place == 0 or panel.depths != row[place - 1][0].depths)
                 if place == 0:
@@ -178,17 +186,31 @@ def _remark(content: DepthPanels) -> str:
     """What a reader has to know, as a few sentences."""
     maps = [each for panel in content.panels for each in panel.maps]
     labels = list(dict.fromkeys(each.line.label for each in maps))
-    counts = sorted({n for each in maps for row in each.counts for n in row if n})
     shared = [
         content.panels[0].title if len(content.panels) == 1 else "",
         labels[0] if len(labels) == 1 and len(content.panels) > 1 else "",
         *content.common,
     ]
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    cells = "Cells are one answer each, and no rate" if counts == [1] else f"Cells: {n}"
-    sentences = [", ".join(text for text in shared if text), cells]
+    sentences = [", ".join(text for text in shared if text), _counted(content.panels)]
     if any(not each.line.learned for each in maps):
         sentences.append(f"{UNLEARNED_MARK} {UNLEARNED}")
     if content.left_out:
         sentences.append(f"Left out, as no answer is about one needle alone: {', '.join(content.left_out)}")
     return ". ".join(sentences) + "."
+
+
+def _counted(panels: Sequence[DepthPanel]) -> str:
+    """How many answers a cell is, of each task where they differ in it."""
+    counts: dict[str, set[int]] = {}
+    for panel in panels:
+        of_task = counts.setdefault(panel.title, set())
+        of_task |= {n for each in panel.maps for row in each.counts for n in row if n}
+    if all(of_task == {1} for of_task in counts.values()):
+        return "Cells are one answer each, and no rate"
+    tasks: dict[str, list[str]] = {}
+    for task, of_task in counts.items():
+        least, most = min(of_task), max(of_task)
+        tasks.setdefault(f"{least}" if least == most else f"{least} to {most}", []).append(task)
+    if len(tasks) == 1:
+        return f"Cells: n = {next(iter(tasks))}"
+    return "Cells: " + "; ".join(f"n = {n} ({', '.join(of)})" for n, of in tasks.items())

@@ -15,7 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Affine2D, Transform
 
-from bamctl.report.axes import mark_train_length, set_length_axis, set_titles, title_height
+from bamctl.report.axes import (
+    mark_train_length,
+    most_lines_below,
+    set_length_axis,
+    set_titles,
+    title_height,
+)
 from bamctl.report.line_styles import LineStyle, line_handles, line_styles
 from bamctl.report.panels import Line, Panel, build_panels
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK
@@ -88,10 +94,11 @@ def accuracy_figure(
     with figure_style():
         legend = plan_legend(_handles(lines, styles, threshold), remark=remark, width=width, even=paired)
         titled = width / columns - _MARGIN
-        most = max(title_height(panel.title, panel.conditions, width=titled) for panel in shown)
+        titles = [(panel.title, panel.conditions) for panel in shown]
+        least = most_lines_below(titles, width=titled)
+        most = max(title_height(*texts, width=titled, least=least) for texts in titles)
         height = (_ROW_HEIGHTS[columns] + max(0, most - _TITLES)) * rows + legend.height
         figure, grid = new_figure(width, height, nrows=rows, ncols=columns, squeeze=False)
-        least = int(any(panel.conditions for panel in shown))
         panels += [None] * (rows * columns - len(panels))
         for place, (axes, panel) in enumerate(zip(grid.flat, panels, strict=True)):
             if panel is None:
@@ -268,7 +275,8 @@ def _remark(
         text = f"{'bands' if bands else 'bars'}: 95% {'Wilson ' if exact else ''}intervals"
         if counts:  # of averages there are none
             text += f", n = {counts[0]}" if len(counts) == 1 else f", n = {counts[0]} to {counts[-1]}"
-        if several:
+            text += " a task" if any(line.run_id is None for line in lines) else ""
+        if several and not bands:
             text += ", side by side at each length"
         if not exact:
             text += " (Wilson's where each sample is right or wrong, else a bootstrap's over samples)"

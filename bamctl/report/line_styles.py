@@ -61,7 +61,8 @@ def line_styles(lines: Sequence[ModelLine]) -> dict[str, LineStyle]:
 def line_handles(
     lines: Sequence[ModelLine], styles: dict[str, LineStyle], *, unlearned: Container[str] = ()
 ) -> list[Line2D]:
-    """A legend's entries: one a model, its other trainings in the same; the unlearned ones are hollow."""
+    """A legend's entries: one a model, its other trainings, whose lines are thin, in the same; the unlearned
+    ones are hollow."""
     entries: dict[str, list[str]] = {}
     for line in lines:
         repeats = entries.setdefault(line.repeat_of, [])
@@ -77,8 +78,15 @@ def line_handles(
             markerfacecolor="white" if label in unlearned else styles[label].colour,
             markeredgewidth=0.7,
             label=label
-            + "".join(f", {repeat.removeprefix(label)}" for repeat in repeats)
+            + _named([repeat.removeprefix(label) for repeat in repeats])
             + (f" {UNLEARNED_MARK}" if label in unlearned else ""),
         )
         for label, repeats in entries.items()
     ]
+
+
+def _named(repeats: Sequence[str]) -> str:
+    if not repeats:
+        return ""
+    trainings = "another training" if len(repeats) == 1 else "other trainings"
+    return f" (thin: {trainings}, {', '.join(repeats)})"

@@ -13,11 +13,12 @@ WANTED = 0.1
 """A difference that samples should tell."""
 
 
-def what_n_tells(n: int, threshold: float) -> list[str]:
+def what_n_tells(n: int, threshold: float, *, smallest: bool = False) -> list[str]:
     """What n samples do not tell: a difference of 10 points, and that a score is above the threshold.
 
     Args:
         n: samples at a length.
+        smallest: whether other lengths have more.
         threshold: score, 0 … 1, from which a length counts as effective.
 
     Returns:
@@ -28,8 +29,9 @@ def what_n_tells(n: int, threshold: float) -> list[str]:
     if n < needed:
         least = told_apart(n)
         what = "no lengths" if least is None else f"lengths that differ by {100 * least:.0f} points"
+        which = f"The smallest n, {n}," if smallest else f"n = {n}"
         sentences.append(
-            f"n = {n} tells {what} apart; {100 * WANTED:.0f} points take n = {needed} (two-sided"
+            f"{which} tells {what} apart; {100 * WANTED:.0f} points take n = {needed} (two-sided"
             f" {100 * (1 - CONFIDENCE):.0f}%, power {100 * POWER:.0f}%, scores near 50; else fewer)."
         )
     enough = samples_to_reach(threshold)

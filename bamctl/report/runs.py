@@ -107,6 +107,23 @@ def sorted_runs(accuracy: pd.DataFrame) -> list[dict[Any, Any]]:
     return runs.sort_values(["place", *_CONDITIONS, "model", "run_id"]).to_dict("records")
 
 
+def planned_samples(accuracy: pd.DataFrame) -> dict[str, int]:
+    """How many samples a length of each run has when it is finished, as far as its rows tell.
+
+    That is as many as its fullest length has, and at least as many as it has equidistant depths.
+
+    Args:
+        accuracy: rows of ACCURACY_SCHEMA.
+    """
+    ended = accuracy[["n", "skipped", "failed"]].sum(axis="columns")
+    planned: dict[str, int] = {}
+    for run_id, depth_policy, count in zip(accuracy["run_id"], accuracy["depth_policy"], ended, strict=True):
+        kind, _, depths = depth_policy.partition(":")
+        least = int(depths) if kind == "equidistant" else 0
+        planned[run_id] = max(planned.get(run_id, least), int(count))
+    return planned
+
+
 def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
     """The rows whose task and model are among those named; an empty list selects all.
 

@@ -17,6 +17,7 @@ from bamctl.report.cells import (
     FAILED,
     NO_DATA,
     SKIPPED,
+    UNFINISHED_MARK,
     Cell,
     Interval,
     cell_text,
@@ -26,7 +27,7 @@ from bamctl.report.cells import (
     share_text,
 )
 from bamctl.report.precision import what_n_tells
-from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, sorted_runs
+from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, planned_samples, sorted_runs
 from bamctl.results.effective import effective_interval, effective_length, length_averages
 from bamctl.results.statistics import unlearned_runs
 
@@ -35,6 +36,9 @@ RULER_THRESHOLD = 0.856
 
 LENGTH_AVERAGES = ("Avg.", "wAvg (inc)", "wAvg (dec)")
 """RULER's averages over lengths, as `length_averages` gives them."""
+
+FEWER_LENGTHS_MARK = "#"
+"""Stands behind averages over fewer lengths than other rows have in the same columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ class Row:
         """The score's interval at each length of the table."""
         return tuple(None if cell is None else cell.interval for cell in self.cells)
 
+    @property
+    def unfinished(self) -> tuple[bool, ...]:
+        """Whether samples are still to come, at each length of the table."""
+        return tuple(cell is not None and cell.unfinished for cell in self.cells)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AverageRow:
@@ -67,6 +76,8 @@ class AverageRow:
     average: TaskAverage
     train_length: int | None
     scores: tuple[float | None, ...]  # at each length of the table
+    unfinished: tuple[bool, ...]  # whether samples of any task are still to come, at each of them
+    fewer_lengths: bool  # than all that some average has
 
     def intervals(self, lengths: Sequence[int]) -> tuple[Interval | None, ...]:
         """The score's interval at each of these lengths; None also where it is not known."""
@@ -121,23 +132,28 @@ class AccuracyTable:
         for row in self.rows:
             cells = [cell_text(cell, whole=whole, separator=between) for cell in row.cells]
             label = row.label if row.learned else f"{row.label} {UNLEARNED_MARK}"
-            effective = self._effective(row.scores, row.intervals, between)
+            effective = self._effective(row, row.intervals, between)
             texts.append([label, *self._train_of(row), *cells, effective, *blank])
         for average in self.averages:
             known = average.intervals(self.lengths) if intervals else (None,) * len(self.lengths)
             cells = [
-                NO_DATA if score is None else share_text(score, interval, separator)
-                for score, interval in zip(average.scores, known, strict=True)
+                NO_DATA if score is None else _marked(share_text(score, interval, separator), unfinished)
+                for score, interval, unfinished in zip(average.scores, known, average.unfinished, strict=True)
             ]
             over_lengths = average.average.over_lengths if intervals else ()
+            mark = FEWER_LENGTHS_MARK if average.fewer_lengths else ""
+            partly = any(
+                unfinished and score is not None
+                for score, unfinished in zip(average.scores, average.unfinished, strict=True)
+            )
             texts.append(
                 [
                     average.label,
                     *self._train_of(average),
                     *cells,
-                    self._effective(average.scores, known, between),
+                    self._effective(average, known, between),
                     *(
-                        share_text(mean, interval, separator)
+                        _marked(share_text(mean, interval, separator, mark=mark), partly)
                         for mean, interval in zip_longest(average.over_lengths, over_lengths)
                     ),
                 ]
@@ -174,7 +190,8 @@ class AccuracyTable:
         lines += self.missing
         if any(not row.learned for row in self.rows):
             lines.append(f"{UNLEARNED_MARK} {UNLEARNED}.")
-        return [*lines, *self._legend(), *self._not_counted(), *self._cut_off(), *self._precision()]
+        lines += [*self._legend(), *self._unfinished(), *self._not_counted(), *self._cut_off()]
+        return [*lines, *self._precision(intervals=intervals)]
 
     def _averaged(self) -> list[str]:
         """The tasks, as no row names them."""
@@ -186,10 +203,26 @@ class AccuracyTable:
         return [f"Tasks of {'; '.join(labels)}: {', '.join(tasks)}." for tasks, labels in by_tasks.items()]
 
     def _legend(self) -> list[str]:
-        marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: "not part of the run"}
+        not_begun = " or not begun" if any(any(row.unfinished) for row in self.rows) else ""
+        marks = {SKIPPED: "skipped", FAILED: "failed", NO_DATA: f"not part of the run{not_begun}"}
         shown = {cell_text(cell, whole=True, separator=None) for row in self.rows for cell in row.cells}
+        shown = {text.removeprefix(UNFINISHED_MARK) for text in shown}
         legend = [f"{mark}: {meaning}" for mark, meaning in marks.items() if mark in shown]
         return [", ".join(legend) + "."] if legend else []
+
+    def _unfinished(self) -> list[str]:
+        cells = [cell for row in self.runs for cell in row.cells if cell is not None and cell.unfinished]
+        if not cells:
+            return []
+        ended, planned = (
+            count_text(sorted(set(counts)))
+            for counts in ((cell.ended for cell in cells), (cell.planned for cell in cells))
+        )
+        sentence = (
+            f"{UNFINISHED_MARK}: not finished, {ended} of {planned} samples. The deepest needles are asked"
+            " first, so these need not be a fair sample, and the effective length ends before them."
+        )
+        return [sentence]
 
     def _not_counted(self) -> list[str]:
         cells = [cell for row in self.runs for cell in row.cells if cell is not None and cell.n]
@@ -208,14 +241,15 @@ class AccuracyTable:
         whose = "" if len(rows) == len(self.runs) else " to RULER's tasks"
         return [f"Cut off by the limit of tokens to generate: {cut_off} of {n} answers{whose}."]
 
-    def _precision(self) -> list[str]:
-        """What the fewest samples at a length do not tell."""
-        if self.rows:
-            counts = self._counts(self.lengths)
-        else:  # a sample more of every task is as many more
-            of_lengths = [of_tasks for row in self.averages for of_tasks in row.average.samples.values()]
-            counts = sorted(len(of_tasks) * min(scores.n for scores in of_tasks) for of_tasks in of_lengths)
-        return what_n_tells(counts[0], self.threshold) if counts else []
+    def _precision(self, *, intervals: bool) -> list[str]:
+        """What the fewest samples at a length do not tell; a mean over tasks has its interval for that."""
+        if not self.rows:
+            known = any(row.average.samples for row in self.averages)
+            return ["--intervals says how precise the averages are."] if known and not intervals else []
+        cells = [cell for row in self.rows for cell in row.cells if cell is not None and cell.n]
+        finished = [cell for cell in cells if not cell.unfinished]
+        counts = {cell.n for cell in finished or cells}
+        return what_n_tells(min(counts), self.threshold, smallest=len(counts) > 1) if counts else []
 
     def _which_interval(self) -> str:
         """What stands behind which scores."""
@@ -246,24 +280,26 @@ class AccuracyTable:
         cells = [row.cells[column] for row in self.runs for column in columns]
         return sorted({cell.n for cell in cells if cell is not None and cell.n})
 
-    def _by_length(self, scores: Sequence[float | None]) -> dict[int, float]:
-        pairs = zip(self.lengths, scores, strict=True)
-        return {length: score for length, score in pairs if score is not None}
-
     def _effective(
         self,
-        scores: Sequence[float | None],
+        row: Row | AverageRow,
         intervals: Sequence[Interval | None],
         separator: str | None,
     ) -> str:
-        """The effective length; with what it lies between behind `separator` where that is not None."""
-        tested = self._by_length(scores)
+        """The effective length; with what it lies between behind `separator` where that is not None.
+
+        Lengths from the first unfinished one on are not counted as tested.
+        """
+        count = row.unfinished.index(True) if any(row.unfinished) else len(self.lengths)
+        lengths = self.lengths[:count]
+        scores = zip(lengths, row.scores[:count], strict=True)
+        tested = {length: score for length, score in scores if score is not None}
         if not tested:
             return NO_DATA
         text = effective_text(effective_length(tested, self.threshold), tested)
         known = {
             length: interval
-            for length, interval in zip(self.lengths, intervals, strict=True)
+            for length, interval in zip(lengths, intervals[:count], strict=True)
             if interval is not None
         }
         if separator is None or known.keys() != tested.keys():
@@ -297,6 +333,7 @@ def build_table(
     runs = sorted_runs(accuracy)
     rows = _rows(accuracy, runs, lengths)
     averages, missing = [], []
+    averaged_lengths = frozenset[int]().union(*(average.scores for average in of_tasks))
     names = [f"average of {len(average.tasks)} tasks" for average in of_tasks]
     named = [{**average.run, "task": name} for average, name in zip(of_tasks, names, strict=True)]
     naming = name_runs(named if averages_only else runs)
@@ -305,16 +342,21 @@ def build_table(
         if not average.scores:
             missing.append(f"No average over {of}: {average.missing}.")
             continue
-        if average.missing:
+        label = naming.label(run) if averages_only else naming.label(run, instead_of_task=name)
+        fewer_lengths = average.scores.keys() != averaged_lengths
+        if average.missing and not fewer_lengths:
             missing.append(f"The average over {of} is of lengths that all of them have: {average.missing}.")
         averages.append(
             AverageRow(
-                label=naming.label(run) if averages_only else naming.label(run, instead_of_task=name),
+                label=label,
                 average=average,
                 train_length=_train_length(run),
                 scores=tuple(average.scores.get(length) for length in lengths),
+                unfinished=tuple(map(any, zip(*_unfinished_of(average, runs, rows), strict=True))),
+                fewer_lengths=fewer_lengths,
             )
         )
+    missing += _over_fewer_lengths(averages)
     return AccuracyTable(
         subject=naming.subject,
         lengths=lengths,
@@ -332,8 +374,10 @@ def _rows(
 ) -> tuple[Row, ...]:
     naming = name_runs(runs)
     unlearned = unlearned_runs(accuracy)
+    planned = planned_samples(accuracy)
     cells = {
-        (record["run_id"], int(record["length"])): read_cell(record) for record in accuracy.to_dict("records")
+        (record["run_id"], int(record["length"])): read_cell(record, planned[record["run_id"]])
+        for record in accuracy.to_dict("records")
     }
     labels = [naming.label(run) for run in runs]
     return tuple(
@@ -347,6 +391,30 @@ def _rows(
         )
         for label, run in zip(labels, runs, strict=True)
     )
+
+
+def _unfinished_of(
+    average: TaskAverage, runs: Sequence[Mapping[Any, Any]], rows: Sequence[Row]
+) -> list[tuple[bool, ...]]:
+    """The `unfinished` of each run of the average."""
+    return [row.unfinished for run, row in zip(runs, rows, strict=True) if run["run_id"] in average.run_ids]
+
+
+def _over_fewer_lengths(averages: Sequence[AverageRow]) -> list[str]:
+    """Over which lengths those averages are that are not over all, a sentence a case."""
+    labels: dict[str, list[str]] = {}
+    for row in averages:
+        if row.fewer_lengths:
+            lengths = ", ".join(map(format_length, sorted(row.average.scores)))
+            labels.setdefault(lengths, []).append(row.label)
+    return [
+        f"Averages with {FEWER_LENGTHS_MARK} are over {lengths} only: {'; '.join(some)}."
+        for lengths, some in labels.items()
+    ]
+
+
+def _marked(text: str, unfinished: bool) -> str:
+    return f"{UNFINISHED_MARK}{text}" if unfinished else text
 
 
 def _train_length(run: Mapping[Any, Any]) -> int | None:

@@ -83,11 +83,15 @@ def test_nothing_measured_is_told(make_answers, make_losses):
 
 
 def test_tasks_and_seeds_are_one_line_and_what_it_ran_on_another(make_answers):
+    gpu = "cuda:0 (NVIDIA H200)"
     samples = [
         make_answers({(512, 0): [1]}),
         make_answers({(512, 0): [1]}, task="vt", seed=1, prefill_seconds=1.0),
-        make_answers({(512, 0): [1]}, device="cuda:0 (NVIDIA H200)", prefill_seconds=0.001),
-        make_answers({(512, 0): [1]}, device="cuda:0 (NVIDIA H200)", dtype="bfloat16"),
+        *(make_answers({(512, 0): [1]}, task=task, device=gpu) for task in ("passkey", "vt")),
+        *(
+            make_answers({(512, 0): [1]}, task=task, device=gpu, dtype="bfloat16")
+            for task in ("passkey", "vt")
+        ),
     ]
     costs = build_costs(pd.concat(samples, ignore_index=True))
     assert [line.label for line in costs.lines] == [
@@ -96,8 +100,36 @@ def test_tasks_and_seeds_are_one_line_and_what_it_ran_on_another(make_answers):
         "tiny, native on cuda:0 (NVIDIA H200), float32",
     ]
     assert costs.lines[0].prefill == (pytest.approx((0.512 + 1) / 2),)
-    assert costs.tasks == ("passkey", "vt")
-    assert "of the process (CPU) or that torch held (GPU)" in remark(cost_figure(costs))
+    assert (costs.tasks, costs.left_out) == (("passkey", "vt"), ())
+    text = remark(cost_figure(costs))
+    assert "of the process (CPU) or that torch held (GPU)" in text
+    assert "Left out" not in text
+
+
+def test_tasks_that_not_all_have_are_left_out(make_answers):
+    """They would make a model look dear that is merely asked more."""
+    samples = [
+        make_answers({(512, 0): [1]}, model="a"),
+        make_answers({(512, 0): [1, 1, 1]}, model="a", task="vt", prefill_seconds=9.0, reused_tokens=1),
+        make_answers({(512, 0): [None]}, model="b", task="vt"),
+        make_answers({(512, 0): [1]}, model="b"),
+    ]
+    costs = build_costs(pd.concat(samples, ignore_index=True))
+    assert (costs.tasks, costs.left_out, costs.shared) == (("passkey",), ("vt",), 0)
+    assert [line.prefill for line in costs.lines] == [(0.512,), (0.512,)]
+    text = remark(cost_figure(costs))
+    assert text.startswith("passkey, native on cpu")
+    assert text.endswith("Left out, as not all lines have them: vt.")
+
+
+def test_lines_without_a_task_in_common_are_not_compared(make_answers):
+    samples = [make_answers(THREE, model="a"), make_answers(THREE, model="b", task="vt")]
+    with pytest.raises(
+        BadInput,
+        match=r"^no figure of cost: there is no task that all models have \(a on cpu, float32: passkey; b on"
+        r" cpu, float32: vt\); choose some with --model or --task$",
+    ):
+        build_costs(pd.concat(samples, ignore_index=True))
 
 
 def test_losses_are_no_answers(make_answers, make_losses):

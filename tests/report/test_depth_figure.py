@@ -113,6 +113,15 @@ def test_the_remark_tells_how_many_answers_a_cell_is(make_answers, right, words)
     assert words in text
 
 
+def test_tasks_with_other_numbers_of_answers_are_told_apart(make_answers):
+    def text(**right):
+        return remark(draw(*(make_answers({(512, 0): of}, task=task) for task, of in right.items())))
+
+    assert "Cells: n = 2 (a, c); n = 1 (b)." in text(a=[1, 1], b=[1], c=[1, 0])
+    assert "Cells: n = 2." in text(a=[1, 1], b=[1, 0])
+    assert "Cells are one answer each" in text(a=[1], b=[0])
+
+
 def test_a_task_has_a_row_unless_each_has_one_heatmap(make_answers):
     def of(task, *models):
         return [make_answers({(512, 0): [1]}, task=task, model=model) for model in models]

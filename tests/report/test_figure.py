@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 
 from bamctl.report.figure import accuracy_figure
-from bamctl.report.style import ENCODING_COLOURS, OTHER_COLOURS
+from bamctl.report.style import ENCODING_COLOURS, OTHER_COLOURS, figure_style
 
 
 def lines(axes):
@@ -271,7 +271,11 @@ def test_other_trainings_are_thin_in_the_same_colour_and_entry(make_run):
     assert sorted(drawn) == list(names)
     assert len({line.get_color() for line in drawn.values()}) == 1
     assert drawn["m-2"].get_linewidth() == drawn["m-3"].get_linewidth() < drawn["m"].get_linewidth()
-    assert legend(figure).keys() == {"m, -2, -3", "threshold 85.6% (RULER's)", "effective length"}
+    assert legend(figure).keys() == {
+        "m (thin: other trainings, -2, -3)",
+        "threshold 85.6% (RULER's)",
+        "effective length",
+    }
 
 
 @pytest.mark.parametrize(("exact", "marked"), [(18, True), (19, False)])
@@ -291,8 +295,28 @@ def test_the_remark_tells_what_all_share(make_run):
     )
 
 
+@pytest.mark.parametrize(("models", "told"), [(1, False), (3, False), (4, True)])
+def test_bars_alone_are_told_to_be_side_by_side(make_run, models, told):
+    runs = [make_run({512: (20, 20), 1024: (19, 20)}, name, model=name) for name in "abcd"[:models]]
+    assert ("side by side" in remark(accuracy_figure(pd.concat(runs)))) == told
+
+
+def test_titles_of_a_row_are_aligned_whatever_is_below_them(make_run):
+    runs = [
+        make_run({512: (20, 20)}, "a", task="a"),
+        make_run({512: (20, 20)}, "b", task="b", variant="a variant of which there is much to be said " * 2),
+    ]
+    figure = accuracy_figure(pd.concat(runs))
+    with figure_style():
+        figure.draw_without_rendering()
+    titles = [axes._left_title for axes in figure.axes]
+    assert titles[0].get_window_extent().y0 == pytest.approx(titles[1].get_window_extent().y0)
+
+
 def test_tasks_and_their_average_have_panels(three_tasks):
     figure = accuracy_figure(three_tasks)
+    assert " a task" in remark(figure)
+    assert " a task" not in remark(accuracy_figure(three_tasks[three_tasks["task"] == "vt"]))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["niah_single_1", "niah_multiquery", "vt", "average of 3 tasks"]
     assert bars(figure.axes[3], lines(figure.axes[3])["tiny"].get_color()) == []

@@ -47,7 +47,7 @@ def test_runs_are_rows_and_lengths_are_columns(make_run):
 
 
 def test_no_train_length_no_column(make_run):
-    table = build_table(make_run({512: (1, 2)}, train_length=None))
+    table = build_table(make_run({512: (1, 2)}, train_length=None, depth_policy="random"))
     assert table.header() == ["model", "512", "effective"]
     assert table.body(intervals=False) == [["tiny", "50", "<512"]]
 
@@ -70,15 +70,16 @@ def test_effective_length(make_run, lengths, effective):
 
 @pytest.mark.parametrize(("threshold", "effective"), [(0.9, ">=1k"), (0.91, "512"), (1.0, "512")])
 def test_the_threshold_can_be_another(make_run, threshold, effective):
-    table = build_table(make_run({512: (10, 10), 1024: (9, 10)}), threshold=threshold)
+    run = make_run({512: (10, 10), 1024: (9, 10)}, depth_policy="random")
+    table = build_table(run, threshold=threshold)
     assert table.body(intervals=False)[0][-1] == effective
     assert f"at least {100 * threshold:.0f}" in table.caption(intervals=False)[1]
     assert "RULER" not in " ".join(table.caption(intervals=False))
 
 
 def test_ruler_s_threshold_is_named(make_run):
-    caption = said(make_run({512: (1, 1)}), intervals=False)
-    assert caption[0] == "passkey, depths equidistant:20, native, float32, seed 0."
+    caption = said(make_run({512: (1, 1)}, depth_policy="equidistant:1"), intervals=False)
+    assert caption[0] == "passkey, depths equidistant:1, native, float32, seed 0."
     assert "n = 1 at every length" in caption[1]
     assert "at least 85.6% (RULER)" in caption[1]
     assert len(caption) == 2
@@ -93,7 +94,8 @@ def test_ruler_s_threshold_is_named(make_run):
     ],
 )
 def test_a_hundred_is_a_hundred_and_zero_is_zero(make_run, lengths, texts):
-    assert build_table(make_run(lengths, train_length=None)).body(intervals=False)[0][1:-1] == texts
+    run = make_run(lengths, train_length=None, depth_policy="random")
+    assert build_table(run).body(intervals=False)[0][1:-1] == texts
 
 
 def test_n_is_told_once_where_it_is_the_same(make_run):
@@ -114,14 +116,14 @@ def test_n_has_a_row_where_it_differs(make_run):
 
 
 def test_marks_are_explained_where_they_occur(make_run):
-    assert len(said(make_run({512: (2, 2)}), intervals=False)) == 2
-    runs = [make_run({512: "skipped", 1024: "failed"}, "a"), make_run({512: (1, 2)}, "b", seed=1)]
+    assert len(said(make_run({512: (2, 2)}, depth_policy="random"), intervals=False)) == 2
+    runs = [make_run({512: "skipped", 1024: "failed"}, "a"), make_run({512: (1, 20)}, "b", seed=1)]
     caption = said(pd.concat(runs), intervals=False)
     assert caption[-1] == "skip: skipped, fail: failed, -: not part of the run."
 
 
 def test_samples_that_are_missing_beside_others_are_told(make_run):
-    caption = said(make_run({512: (1, 2)}, failed=3), intervals=False)
+    caption = said(make_run({512: (1, 17)}, failed=3), intervals=False)
     assert caption[-1] == "Not counted, at lengths where others are done: 0 skipped, 3 failed."
 
 
@@ -254,7 +256,20 @@ def test_averages_of_several_models_say_whose_they_are(three_tasks, make_ruler):
         ("m, average of 2 tasks, seed 1", (None, None)),
     ]
     (_, texts) = table.body(intervals=False)[-2:]
-    assert texts == ["m, average of 2 tasks, seed 1", "512", "55.0", "-", "-", "<4k", "55.0", "55.0", "55.0"]
+    assert texts == [
+        "m, average of 2 tasks, seed 1",
+        "512",
+        "55.0",
+        "-",
+        "-",
+        "<4k",
+        "55.0#",
+        "55.0#",
+        "55.0#",
+    ]
+    assert "Averages with # are over 4k only: m, average of 2 tasks, seed 1." in table.caption(
+        intervals=False
+    )
 
 
 def test_with_the_threshold_the_averages_effective_length_changes(three_tasks):
@@ -341,7 +356,8 @@ def test_without_averages_there_is_no_table_of_them(make_ruler):
     ],
 )
 def test_the_effective_length_has_an_interval(make_run, lengths, effective):
-    table = build_table(make_run(lengths))
+    run = make_run(lengths)
+    table = build_table(run.assign(failed=100 - run["n"] - run["skipped"]))  # each length is finished
     assert table.body(intervals=True)[0][-1] == effective
     assert table.body(intervals=True, separator="\n")[0][-1] == effective.replace(" ", "\n", 1)
     assert table.body(intervals=False)[0][-1] == effective.split(" ")[0]
@@ -380,7 +396,9 @@ def test_averages_alone_have_intervals_and_say_which(make_ruler):
     assert all("[" in text for text in table.body(intervals=True)[0][2:])
     caption = table.caption(intervals=True)
     assert ", with the 95% interval of a bootstrap over the samples of each task. Effective" in caption[1]
-    assert "n = 80 tells lengths that differ by 22 points apart" in caption[-1]
+    assert not any(" apart; " in text for text in caption)  # n says little of a mean over tasks
+    assert not any("--intervals" in text for text in caption)
+    assert table.caption(intervals=False)[-1] == "--intervals says how precise the averages are."
 
 
 def test_an_average_of_unknown_samples_has_no_interval(three_tasks):
@@ -403,11 +421,16 @@ def test_what_few_samples_tell():
 
 def test_what_the_fewest_samples_tell_is_said_once(make_run):
     runs = [
-        make_run({512: (1, 20), 1024: (1, 10)}, "a"),
-        make_run({512: (1, 20), 1024: "skipped"}, "b", seed=1),
+        make_run({512: (1, 20), 1024: (1, 21)}, "a"),
+        make_run({512: (1, 21), 1024: "skipped"}, "b", seed=1),
+        make_run({512: (1, 21), 1024: (1, 4)}, "c", seed=2),  # not finished
     ]
+    runs[0].loc[0, "failed"] = 1
     caption = build_table(pd.concat(runs)).caption(intervals=False)
-    assert [sentence.split(" ")[2] for sentence in caption if " apart; " in sentence] == ["10"]
+    (sentence,) = [sentence for sentence in caption if " apart; " in sentence]
+    assert sentence.startswith("The smallest n, 20, tells lengths that differ by 43 points apart; ")
+    caption = build_table(runs[2].iloc[1:]).caption(intervals=False)
+    assert caption[-2].startswith("n = 4 tells lengths that")
     assert not any(
         " apart; " in text for text in build_table(make_run({512: "skipped"})).caption(intervals=False)
     )
@@ -422,3 +445,99 @@ def test_counts_that_are_null_are_nothing_and_not_zero(make_run):
     (row,) = build_table(run).rows
     assert (row.cells[0].score, row.cells[0].interval, row.scores[1]) == (None, None, 0.25)
     assert build_table(run).body(intervals=True)[0][2] == "skip"
+
+
+UNFINISHED = (
+    "The deepest needles are asked first, so these need not be a fair sample, and the effective length ends"
+)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "policy", "texts", "of"),
+    [
+        ({512: (4, 4)}, "equidistant:20", ["~100", "-"], "4 of 20"),
+        ({512: (19, 19)}, "equidistant:20", ["~100", "-"], "19 of 20"),
+        ({512: (20, 20)}, "equidistant:20", ["100", ">=512"], None),
+        ({512: (4, 4)}, "random", ["100", ">=512"], None),
+        ({512: (20, 20), 1024: (4, 4)}, "0,50,100", ["100", "~100", ">=512"], "4 of 20"),
+        ({512: (0, 20), 1024: (4, 4)}, "0,50,100", ["0", "~100", "<512"], "4 of 20"),
+        ({512: (4, 4), 1024: (20, 20)}, "random", ["~100", "100", "-"], "4 of 20"),
+        (
+            {512: (20, 20), 1024: (4, 4), 2048: (3, 3)},
+            "random",
+            ["100", "~100", "~100", ">=512"],
+            "3-4 of 20",
+        ),
+        # More samples than depths: each depth has several.
+        ({512: (40, 40), 1024: (20, 20)}, "equidistant:20", ["100", "~100", ">=512"], "20 of 40"),
+        ({512: (20, 20), 1024: "skipped"}, "equidistant:20", ["100", "skip", ">=512"], None),
+        ({512: (40, 40), 1024: "skipped"}, "equidistant:20", ["100", "skip", ">=512"], None),
+        ({512: (40, 40), 1024: "failed"}, "random", ["100", "~fail", ">=512"], "20 of 40"),
+    ],
+)
+def test_a_length_that_is_not_finished_is_marked_and_not_effective(make_run, lengths, policy, texts, of):
+    table = build_table(make_run(lengths, train_length=None, depth_policy=policy))
+    assert table.body(intervals=False)[0][1:] == texts
+    with_intervals = table.body(intervals=True)[0][1:]
+    assert [text.split(" ")[0] for text in with_intervals] == texts
+    told = [text for text in table.caption(intervals=False) if text.startswith("~: ")]
+    assert told == ([] if of is None else [f"~: not finished, {of} samples. {UNFINISHED} before them."])
+
+
+def test_the_effective_length_s_interval_ends_before_what_is_not_finished(make_run):
+    table = build_table(make_run({512: (100, 100), 1024: (30, 30)}, depth_policy="random"))
+    assert table.body(intervals=True)[0][-1] == ">=512 [512, >=512]"
+
+
+def test_failed_and_skipped_samples_need_no_more_work(make_run):
+    run = make_run({512: (17, 17)}, failed=2)
+    assert build_table(run).body(intervals=False)[0][2] == "~100"
+    for column in ("failed", "skipped"):
+        assert build_table(run.assign(**{column: 3})).body(intervals=False)[0][2] == "100"
+
+
+def test_fail_is_explained_where_it_is_not_finished_too(make_run):
+    table = build_table(make_run({512: "failed"}, depth_policy="equidistant:40"))
+    assert "fail: failed." in table.caption(intervals=False)
+
+
+def test_an_average_over_a_task_that_is_not_finished_is_marked(make_ruler):
+    runs = make_ruler({"vt": (100.0, 100.0), "cwe": (100.0, 100.0)})
+    whole = build_table(runs).body(intervals=False)[-1]
+    assert whole[2:] == ["100", "100", ">=8k", "100", "100", "100"]
+    runs.loc[runs["task"].eq("cwe") & runs["length"].eq(8192), "n"] = 4
+    for table in (build_table(runs), build_table(runs, averages_only=True)):
+        assert table.averages[0].unfinished == (False, True)
+        average = [texts for texts in table.body(intervals=False) if texts[0] != "n"][-1]
+        assert average[2:] == ["100", "~100", ">=4k", "~100", "~100", "~100"]
+        assert any(text.startswith("~: not finished, 4 of 20") for text in table.caption(intervals=False))
+
+
+def test_averages_over_fewer_lengths_than_others_are_marked_and_told_once_a_case(make_ruler):
+    models = {"a": (90.0, 80.0, 70.0), "b": (90.0, 80.0), "c": (90.0, None), "d": (90.0, 80.0, None)}
+    runs = [make_ruler({"vt": scores, "cwe": scores}, model=model) for model, scores in models.items()]
+    table = build_table(pd.concat(runs), averages_only=True)
+    assert [texts[-3] for texts in table.body(intervals=False)] == ["80.0", "85.0#", "90.0#", "85.0#"]
+    caption = table.caption(intervals=False)
+    assert [text for text in caption if "#" in text] == [
+        "Averages with # are over 4k, 8k only: b; d.",
+        "Averages with # are over 4k only: c.",
+    ]
+    assert not any("lacks" in text for text in caption)
+    alike = build_table(pd.concat([runs[1], runs[3]]), averages_only=True)
+    assert not any("#" in text for texts in alike.body(intervals=False) for text in texts)
+    assert any("lacks 16k" in text for text in alike.caption(intervals=False))
+
+
+def test_the_mark_of_fewer_lengths_stands_before_the_interval(make_ruler):
+    runs = with_recalls(make_ruler({"vt": (90.0, 90.0), "cwe": (90.0, 90.0)}), RECALLS)
+    more = make_ruler({"vt": (90.0, 90.0, 90.0), "cwe": (90.0, 90.0, 90.0)}, model="z")
+    row = build_table(pd.concat([runs, more]), averages_only=True).body(intervals=True)[0]
+    assert all(text.startswith("87.5# [") for text in row[-3:])
+
+
+def test_a_length_that_has_not_begun_is_not_said_to_be_no_part_of_the_run(make_run):
+    other = make_run({512: (20, 20), 1024: (20, 20)}, "b", seed=1)
+    for n, meaning in ((4, "not part of the run or not begun"), (20, "not part of the run")):
+        caption = build_table(pd.concat([make_run({512: (n, n)}, "a"), other])).caption(intervals=False)
+        assert f"-: {meaning}." in caption

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +19,7 @@ from bamctl.report.depths import depth_rows
 from bamctl.report.page.content import Content, collect
 from bamctl.report.page.looks import ON_DARK
 from bamctl.report.page.samples import PackedSamples, pack_samples
+from bamctl.report.page.texts import visible
 from bamctl.results.files import reason, replace_file
 
 SCRIPTS = (
@@ -61,13 +64,17 @@ def check_page_path(path: Path) -> None:
         raise BadInput(f"page {path}: is a folder; name a file")
 
 
-def write_page(samples: pd.DataFrame, path: Path, *, threshold: float) -> WrittenPage:
+def write_page(
+    samples: pd.DataFrame, path: Path, *, threshold: float, results: Sequence[Path] = ()
+) -> WrittenPage:
     """Writes results as a page. The same results are the same file, byte for byte.
 
     Args:
         samples: rows of SAMPLE_SCHEMA, each sample once; at least one.
         path: the file; whoever looks sees the former one or this one, whole.
         threshold: score, 0 … 1, from which a length counts as effective.
+        results: where the samples come from, for commands that look them up again; none for where `bamctl`
+            looks of itself.
 
     Raises:
         BadInput: nothing can be written there; see `check_page_path`.
@@ -77,7 +84,7 @@ def write_page(samples: pd.DataFrame, path: Path, *, threshold: float) -> Writte
     depths = depth_rows(samples)
     content = collect(samples, depths, threshold=threshold)
     packed = pack_samples(samples, depths.rows, content.run_ids)
-    page = build_page(content, packed).encode()
+    page = build_page(content, packed, results=results).encode()
     try:
         replace_file(path, lambda aside: _write(aside, page))
     except OSError as error:
@@ -87,8 +94,8 @@ def write_page(samples: pd.DataFrame, path: Path, *, threshold: float) -> Writte
     )
 
 
-def build_page(content: Content, samples: PackedSamples) -> str:
-    """The page's HTML."""
+def build_page(content: Content, samples: PackedSamples, *, results: Sequence[Path] = ()) -> str:
+    """The page's HTML; `results` as `write_page` takes them."""
     style = _palette() + _static("page.css")
     script = "\n".join(['"use strict";', "(() => {", *map(_static, SCRIPTS), "})();"])
     parts = {
@@ -102,6 +109,7 @@ def build_page(content: Content, samples: PackedSamples) -> str:
                 "commands": samples.commands,
                 "block": samples.block,
                 "left_out": samples.left_out,
+                "results": visible(shlex.join(map(str, results))),
             }
         ),
         "blocks": "\n".join(

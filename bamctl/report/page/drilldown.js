@@ -124,8 +124,9 @@ function answers(sample) {
 function prompt(number, sample) {
   if (!sample.excerpts.length && sample.question === null) {
     if (index.status[number] !== 2) return [];
-    const why = "The prompt's text is not in these results, which an earlier version wrote. To have it made anew: ";
-    return [element("p", { class: "notice" }, why, element("span", { class: "code" }, `bamctl show ${sample.row_id}`))];
+    const why = "The prompt's text is not in these results, which an earlier version wrote. Where the page was written, and the model is known by its name, this makes it anew:";
+    const words = ["bamctl show", sample.row_id, samples.results, "--run", content.run_ids[index.run[number]]];
+    return [element("p", { class: "notice" }, why), commandBox(words.filter(Boolean).join(" "))];
   }
   const depths = index.depth[number] ? index.depth[number].split(", ") : [];
   const starts = sample.needle_start === null ? [] : String(sample.needle_start).split(", ");
@@ -167,6 +168,10 @@ function marked(text, looked_for) {
 function again(sample) {
   if (sample.command === null) return [];
   const command = `${samples.commands[sample.command]} --only ${sample.row_id} --out rerun`;
+  return [element("h3", {}, "Run this sample again"), commandBox(command)];
+}
+
+function commandBox(command) {
   const box = element("div", { class: "quote", dir: "ltr", tabindex: 0 }, command);
   const copy = element("button", { type: "button" }, "Copy");
   copy.addEventListener("click", async () => {
@@ -178,7 +183,7 @@ function again(sample) {
       copy.textContent = "Selected";
     }
   });
-  return [element("h3", {}, "Run this sample again"), element("div", { class: "command" }, box, copy)];
+  return element("div", { class: "command" }, box, copy);
 }
 
 function rowFacts(sample) {

@@ -42,10 +42,15 @@ def score_chapter(accuracy: pd.DataFrame, places: Places, *, threshold: float) -
         groups=tuple(
             _group(panel, rows, looks, places) for panel, rows in zip(panels, by_panel.values(), strict=True)
         ),
-        caption=tuple(map(typeset, table.caption(intervals=False))),
+        caption=tuple(typeset(_of_page(text)) for text in table.caption(intervals=False)),
         interval_caption=tuple(map(typeset, table.caption(intervals=True))),
         threshold=threshold,
     )
+
+
+def _of_page(caption: str) -> str:
+    """A sentence of the table's caption; the page has no row of n, but a box to tick."""
+    return caption.replace(", n in the last row", ', n with "n and 95% intervals"')
 
 
 @dataclass(frozen=True, kw_only=True)

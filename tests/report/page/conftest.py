@@ -113,9 +113,9 @@ def some_samples(make_answers):
 def write(tmp_path_factory):
     """Writes a page and returns its path."""
 
-    def written(samples, name="page.html"):
+    def written(samples, name="page.html", **options):
         path = tmp_path_factory.mktemp("page") / name
-        write_page(samples, path, threshold=0.856)
+        write_page(samples, path, threshold=0.856, **options)
         return path
 
     return written

@@ -315,8 +315,19 @@ def test_a_skipped_sample_says_why(opened, page_file):
         assert page.inner_text("#drilldown .verdict") == "Skipped"
 
 
+@pytest.mark.parametrize(("results", "named"), [((), ""), (("my results",), "'my results' ")])
+def test_a_prompt_that_is_not_in_the_results_is_made_anew(opened, make_answers, write, results, named):
+    """Several models share a row_id, and no path but the default one is looked in without being named."""
+    old = {"excerpts": None, "question": None, "command": None}
+    runs = [make_answers({512: [1.0]}, model=model, **old) for model in ("a", "b")]
+    with opened(write(pd.concat(runs, ignore_index=True), results=results)) as page:
+        page.click("#scores .cell[aria-label^='passkey, b, 512']")
+        command = page.locator("#drilldown-parts .command .quote").inner_text()
+        assert command == f"bamctl show passkey-512-0 {named}--run b-passkey"
+
+
 def test_results_of_which_nothing_is_done(opened, make_answers, write):
-    with opened(write(make_answers({512: ["skipped"], 1024: ["failed"]}))) as page:
+    with opened(write(make_answers({512: ["skipped"] * 4, 1024: ["failed"] * 4}))) as page:
         assert page.locator("#scores .cell").all_inner_texts() == ["skip", "fail"]
         assert page.is_hidden("#depths")
         page.click("#scores .cell >> nth=1")

@@ -45,6 +45,15 @@ def test_texts_are_the_tables(some_samples, some_content):
     assert chapter.interval_caption != chapter.caption
 
 
+def test_the_caption_tells_where_n_is(make_answers):
+    """The table of the terminal has it in its last row, which the page has not."""
+    even = make_answers({512: [1.0, 1.0], 1024: [1.0, 0.0]})
+    uneven = make_answers({512: [1.0, 1.0], 1024: [1.0]})
+    captions = [content_of(samples).chapters[0].caption[1] for samples in (even, uneven)]
+    assert captions[0].startswith("Exact answers in %, n = 2 at every length. Effective")
+    assert captions[1].startswith('Exact answers in %, n with "n and 95% intervals". Effective')
+
+
 def test_values_are_the_accuracy_tables(some_samples, some_content):
     content = some_content
     expected = accuracy_table(some_samples).set_index(["run_id", "length"])

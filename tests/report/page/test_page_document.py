@@ -159,6 +159,17 @@ def test_the_page_has_what_is_chosen(call, tmp_path, read_page):
     assert len(samples["index"]["run"]) == 16
 
 
+def test_the_page_knows_where_its_results_are(call, tmp_path, read_page):
+    (tmp_path / "results").rename(tmp_path / "my results")
+    call("my results/run", "my results", "--html", "page.html")
+    assert read_page(tmp_path / "page.html")[1]["results"] == "'my results/run' 'my results'"
+
+
+def test_where_bamctl_looks_of_itself_needs_no_name(call, tmp_path, read_page):
+    call("--html", "page.html")
+    assert read_page(tmp_path / "page.html")[1]["results"] == ""
+
+
 def test_what_the_command_says_of_what_is_missing(call, monkeypatch):
     monkeypatch.setattr("bamctl.report.page.samples.MOST_SAMPLES", 40)
     monkeypatch.setattr("bamctl.report.page.samples.LIMITS", (30,))
