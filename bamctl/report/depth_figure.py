@@ -121,7 +121,7 @@ def _draw_map(axes: Axes, panel: DepthPanel, each: DepthMap) -> None:
     scores = [[math.nan if score is None else 100 * score for score in row] for row in each.scores]
     axes.patch.set(linewidth=0, **_EMPTY)
     axes.pcolormesh(
-        np.ma.masked_invalid(np.array(scores)),
+        np.array(scores),  # what is not finite has no colour
         cmap=COLOUR_MAP,
         norm=_SCALE,
         edgecolors="white",

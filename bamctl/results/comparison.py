@@ -60,11 +60,11 @@ def sign_flip_p(differences: Scores) -> float:
     if most > _MOST_STEPS:
         variance = sum(step**2 * count for step, count in sizes.items())
         return math.erfc(seen / math.sqrt(2 * variance))
-    chances = np.ones(1)  # of the sum of those that have a plus, in steps
+    chances: NDArray[np.float64] = np.ones(1)  # of the sum of those that have a plus, in steps
     for step, count in sizes.items():
         spaced = np.zeros(step * count + 1)
         spaced[::step] = _even_chances(count)
-        chances = np.convolve(chances, spaced)
+        chances = np.convolve(chances, spaced).astype(np.float64, copy=False)
     return float(min(1.0, 2 * chances[: (most - seen) // 2 + 1].sum()))
 
 
