@@ -1,6 +1,7 @@
 """What a prompt says where it matters, as text: around each needle, and at its end."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from bamctl.tasks.prompt import Prompt
 from bamctl.tasks.tokenization import Ids, PromptTokenizer
@@ -49,6 +50,24 @@ def prompt_text(prompt: Prompt, tokenizer: PromptTokenizer) -> PromptText:
         excerpts.append(CUT.join(_text(ids[first:last], tokenizer) for first, last in kept))
     question = _text(ids[-ASKED:], tokenizer)
     return PromptText(needles=tuple(needles), excerpts=tuple(excerpts), question=question)
+
+
+def prompt_columns(prompt: Prompt, tokenizer: PromptTokenizer) -> dict[str, Any]:
+    """What a sample's row holds of its prompt."""
+    text = prompt_text(prompt, tokenizer)
+    return {
+        "depth": prompt.depths,
+        "prompt_tokens": len(prompt.token_ids),
+        "needle_start": tuple(start for start, _ in prompt.needle_spans),
+        "haystack_repeats": prompt.haystack_repeats,
+        "roundtrip_stable": prompt.roundtrip_stable,
+        "prompt_digest": prompt.digest,
+        "chat_prefix": prompt.chat_prefix,
+        "references": prompt.references,
+        "needles": text.needles,
+        "excerpts": text.excerpts,
+        "question": text.question,
+    }
 
 
 def _text(ids: Ids, tokenizer: PromptTokenizer) -> str:

@@ -10,7 +10,7 @@ import bamctl
 from bamctl.backends.base import Backend, Completion
 from bamctl.errors import BadInput, RunFailed
 from bamctl.evaluation.depths import DepthPolicy
-from bamctl.evaluation.excerpts import prompt_text
+from bamctl.evaluation.excerpts import prompt_columns
 from bamctl.evaluation.plan import PlannedSample, plan_samples, select_samples
 from bamctl.evaluation.scores import Metric, exact_match, recall, score
 from bamctl.lengths import format_length
@@ -291,7 +291,8 @@ class _Run:
                 self._tell(length, samples, seconds=finished.seconds, ran=len(rows), rows=rows)
         except RunFailed as error:
             for number, (prompt, started_at) in asked.items():
-                columns = {**self._columns(pending[number], started_at), **self._prompt_columns(prompt)}
+                of_prompt = prompt_columns(prompt, self.task.tokenizer)
+                columns = {**self._columns(pending[number], started_at), **of_prompt}
                 self.store.append(SampleRow(**columns, status="failed", error=str(error)))
             raise
         return sum(self.scores[sample.row_id] for sample in samples)
@@ -322,7 +323,7 @@ class _Run:
         metric = self.task.spec.metric
         exact = exact_match(completion.text, prompt.references, metric)
         recalled = recall(completion.text, prompt.references, metric)
-        columns = {**self._columns(sample, started_at), **self._prompt_columns(prompt)}
+        columns = {**self._columns(sample, started_at), **prompt_columns(prompt, self.task.tokenizer)}
         row = SampleRow(
             **columns,
             status="done",
@@ -356,22 +357,6 @@ class _Run:
             "depth": (sample.depth,),
             "started_at": started_at,
             "bamctl_version": bamctl.__version__,
-        }
-
-    def _prompt_columns(self, prompt: Prompt) -> dict[str, Any]:
-        text = prompt_text(prompt, self.task.tokenizer)
-        return {
-            "depth": prompt.depths,
-            "prompt_tokens": len(prompt.token_ids),
-            "needle_start": tuple(start for start, _ in prompt.needle_spans),
-            "haystack_repeats": prompt.haystack_repeats,
-            "roundtrip_stable": prompt.roundtrip_stable,
-            "prompt_digest": prompt.digest,
-            "chat_prefix": prompt.chat_prefix,
-            "references": prompt.references,
-            "needles": text.needles,
-            "excerpts": text.excerpts,
-            "question": text.question,
         }
 
     def _tell(
