@@ -6,28 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bamctl.cli.result_paths import ModelFilter, ResultPaths, named, own_results, published_beside
 from bamctl.errors import BadInput
-from bamctl.report.draw import LENGTH, check_plot
+from bamctl.report.draw import LENGTH, check_plot, plot_columns
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-DEFAULT = Path("results")
 THRESHOLD = 85.6
-PUBLISHED = "reference"
 
 
 def report(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...",
-            help="Folders of results, runs, or Parquet files of samples. By default the folder results,"
-            " without the published runs in results/reference.",
-            show_default=False,
-        ),
-    ] = None,
+    paths: ResultPaths = None,
     intervals: Annotated[
         bool, typer.Option("--intervals", help="With each score its n and its 95% interval.")
     ] = False,
@@ -48,10 +39,7 @@ def report(
         list[str] | None,
         typer.Option("--task", metavar="TASK", help="This task alone; a pattern, or repeat it."),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
-    ] = None,
+    model: ModelFilter = None,
     averages: Annotated[
         bool, typer.Option("--averages", help="Only the averages over RULER's tasks: a row a model.")
     ] = False,
@@ -161,12 +149,14 @@ def report(
     from bamctl.results.store import accuracy_table, load_samples
 
     where = own_results() if paths is None else paths
-    # Figures and pages show samples too; a table is made of few of their columns.
-    columns = ACCURACY_COLUMNS if figure is None and html is None else None
+    drawing_needs = () if figure is None else (*LOSS_COLUMNS, *plot_columns(plot or LENGTH))
+    # A page shows samples whole; all else is made of few of their columns.
+    columns = None if html is not None else list(dict.fromkeys((*ACCURACY_COLUMNS, *drawing_needs)))
     samples = load_samples(where, columns)
     if samples.empty:
-        looked_in = ", ".join(map(str, paths or [DEFAULT]))
-        raise BadInput(f"no results in {looked_in}; bamctl passkey makes some{_hint_at_published(paths)}")
+        published = published_beside(paths)
+        hint = f" (bamctl report {published} shows the published ones)" if published else ""
+        raise BadInput(f"no results in {named(paths)}; bamctl passkey makes some{hint}")
     samples = select_runs(samples, tasks=task or [], models=model or [])
     if samples.empty:
         raise BadInput("no results of these tasks by these models; leave out --task or --model")
@@ -177,7 +167,7 @@ def report(
     if averages or not accuracy.empty:
         tables.append(build_table(accuracy, threshold=share, averages_only=averages))
     if len(accuracy) < len(everything) and not averages:
-        losses = samples if columns is None else load_samples(where, LOSS_COLUMNS)
+        losses = samples if set(LOSS_COLUMNS) <= set(samples.columns) else load_samples(where, LOSS_COLUMNS)
         tables.append(build_loss_table(losses[losses["run_id"].isin(everything["run_id"])]))
     if figure is not None:
         from bamctl.report.draw import draw
@@ -225,20 +215,6 @@ def _check_together(**formats: bool) -> None:
     chosen = [f"--{name}" for name, asked_for in formats.items() if asked_for]
     if len(chosen) > 1:
         raise BadInput(f"{' and '.join(chosen)} exclude each other; choose one")
-
-
-def own_results() -> list[Path]:
-    """What lies in the default folder, but for the published runs: nobody is to take them for their own."""
-    if not DEFAULT.is_dir():
-        return [DEFAULT]  # load_samples tells what is wrong with it
-    return sorted(path for path in DEFAULT.iterdir() if path.is_dir() and path.name != PUBLISHED)
-
-
-def _hint_at_published(paths: list[Path] | None) -> str:
-    published = DEFAULT / PUBLISHED
-    return (
-        f" (bamctl report {published} shows the published ones)" if not paths and published.is_dir() else ""
-    )
 
 
 def print_accuracy(accuracy: "pd.DataFrame", console: "Console") -> None:

@@ -3,12 +3,11 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bamctl.cli.report_command import DEFAULT, PUBLISHED, own_results
+from bamctl.cli.result_paths import ModelFilter, ResultPaths, named, own_results, published_beside
 from bamctl.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,19 +30,8 @@ def show(
             metavar="ROW_ID", help="The sample's row_id, or the first four characters of it or more."
         ),
     ],
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...",
-            help="Folders of results, runs, or Parquet files of samples. By default the folder results,"
-            " without the published runs in results/reference.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
-    ] = None,
+    paths: ResultPaths = None,
+    model: ModelFilter = None,
     run: Annotated[
         str | None,
         typer.Option("--run", metavar="RUN_ID", help="This run alone, by its run_id or the beginning of it."),
@@ -68,11 +56,10 @@ def show(
     rows = [row for row in find_rows(own_results() if paths is None else paths, row_id) if _fits(row, run)]
     rows = _of_models(rows, model or [])
     if not rows:
-        where = ", ".join(map(str, paths or [DEFAULT]))
-        published = DEFAULT / PUBLISHED
-        hint = f"; the published ones are in {published}" if not paths and published.is_dir() else ""
+        published = published_beside(paths)
+        hint = f"; the published ones are in {published}" if published else ""
         of_run = "" if run is None else f" in a run {run}"
-        raise BadInput(f"no sample {row_id}{of_run} in {where}{hint}")
+        raise BadInput(f"no sample {row_id}{of_run} in {named(paths)}{hint}")
     if as_json:
         for row in rows:
             print(_as_json(row))

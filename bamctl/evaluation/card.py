@@ -18,7 +18,8 @@ from bamctl.lengths import doubling_lengths, format_length
 from bamctl.models.loading import Checkpoint, open_checkpoint
 from bamctl.models.modeling import BamForCausalLM
 from bamctl.models.training.recipe import NiahExamples, Recipe, load_recipe
-from bamctl.results.statistics import ACCURACY_COLUMNS, LEARNED, unlearned_runs, wilson_interval
+from bamctl.results.proportions import wilson_interval
+from bamctl.results.statistics import ACCURACY_COLUMNS, LEARNED, unlearned_runs
 from bamctl.results.store import accuracy_table, load_samples
 from bamctl.tasks.catalog import RULER_TASKS, build_task, load_spec
 from bamctl.tasks.spec import TaskSpec

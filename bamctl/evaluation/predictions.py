@@ -14,7 +14,7 @@ from typing import Any
 
 from bamctl.errors import BadInput
 from bamctl.evaluation.scores import Metric, exact_match, postprocess, recall, score
-from bamctl.results.statistics import wilson_interval
+from bamctl.results.proportions import wilson_interval
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -1,10 +1,9 @@
 """A sample that is stored: found by its row_id, the command that runs it again, its prompt made anew."""
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +12,8 @@ from bamctl.errors import BadInput
 from bamctl.evaluation.excerpts import PromptText, prompt_text
 from bamctl.evaluation.plan import PlannedSample
 from bamctl.lengths import format_length
-from bamctl.results.files import reason
 from bamctl.results.frames import decoded
-from bamctl.results.loading import read_parts, read_samples
+from bamctl.results.loading import read_parts, read_samples, walk_folders
 from bamctl.results.merging import merge
 from bamctl.results.schema import LOSS, SAMPLE_SCHEMA, SampleRow
 from bamctl.tasks.catalog import RULER_TASKS, build_task, load_spec
@@ -55,20 +53,16 @@ def _tables_with(path: Path, row_id: str) -> Iterator[pa.Table]:
     if not path.exists():
         raise BadInput(f"{path}: no such file or folder")
     tables = [read_samples(path)] if path.is_file() else []
-    for folder, _, files in os.walk(path, onerror=_stop) if path.is_dir() else ():
-        ids, complaints = read_parts(Path(folder), files, ["row_id"])
+    for folder, files in walk_folders(path) if path.is_dir() else ():
+        ids, complaints = read_parts(folder, files, ["row_id"])
         for complaint in complaints:
             _log.warning(complaint)
         if any(pc.any(_begins(table, row_id)).as_py() for table in ids):
-            tables += read_parts(Path(folder), files, SAMPLE_SCHEMA.names)[0]
+            tables += read_parts(folder, files, SAMPLE_SCHEMA.names)[0]
     for table in tables:
         found = table.filter(_begins(table, row_id))
         if len(found):
             yield found
-
-
-def _stop(error: OSError) -> NoReturn:
-    raise BadInput(f"{error.filename}: cannot be read ({reason(error)})") from error
 
 
 def _begins(table: pa.Table, row_id: str) -> pa.ChunkedArray:

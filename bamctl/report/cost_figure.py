@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from bamctl.report.axes import mark_train_length, set_length_axis, set_log_axis, train_length_handle
 from bamctl.report.costs import CostLine, Costs
-from bamctl.report.line_styles import LineStyle, line_handles, line_styles
+from bamctl.report.line_styles import LineStyle, line_handles, line_options, line_styles
 from bamctl.report.style import COLUMN_WIDTH, PAGE_WIDTH, add_legend, figure_style, new_figure, plan_legend
 
 _PANELS = {
@@ -60,18 +60,8 @@ def known(line: CostLine, name: str) -> list[float]:
 
 def _draw(axes: Axes, line: CostLine, name: str, unit: float, style: LineStyle) -> None:
     """The line, broken where nothing was measured."""
-    thin = line.label != line.repeat_of
-    axes.plot(
-        line.lengths,
-        [math.nan if value is None else value / unit for value in getattr(line, name)],
-        label=line.label,
-        color=style.colour,
-        linestyle=style.dashes,
-        linewidth=0.6 if thin else 1.2,
-        marker=style.marker,
-        markersize=2.4 if thin else 3.5,
-        markeredgewidth=0.7,
-    )
+    values = [math.nan if value is None else value / unit for value in getattr(line, name)]
+    axes.plot(line.lengths, values, **line_options(line, style))
 
 
 def _remark(costs: Costs, names: Sequence[str]) -> str:

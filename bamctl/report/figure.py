@@ -22,7 +22,7 @@ from bamctl.report.axes import (
     set_titles,
     title_height,
 )
-from bamctl.report.line_styles import LineStyle, line_handles, line_styles
+from bamctl.report.line_styles import LineStyle, line_handles, line_options, line_styles
 from bamctl.report.panels import Line, Panel, build_panels
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK
 from bamctl.report.style import (
@@ -206,17 +206,10 @@ def _stretches(line: Line) -> list[list[tuple[int, float, float]]]:
 
 def _draw_line(axes: Axes, line: Line, style: LineStyle, transform: Transform) -> None:
     """The line, broken where it has no score."""
-    thin = line.label != line.repeat_of
     axes.plot(
         line.lengths,
         [math.nan if score is None else 100 * score for score in line.scores],
-        label=line.label,
-        color=style.colour,
-        linestyle=style.dashes,
-        linewidth=0.6 if thin else 1.2,
-        marker=style.marker,
-        markersize=2.4 if thin else 3.5,
-        markeredgewidth=0.7,
+        **line_options(line, style),
         markerfacecolor=style.colour if line.learned else "white",
         zorder=3,
         transform=transform,

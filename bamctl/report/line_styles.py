@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
@@ -55,6 +56,20 @@ def line_styles(lines: Sequence[ModelLine]) -> dict[str, LineStyle]:
             dashes="-" if line.ssmax or not some_have_ssmax else (0, (3.2, 1.2)),
         )
         for line in lines
+    }
+
+
+def line_options(line: ModelLine, style: LineStyle) -> dict[str, Any]:
+    """What `Axes.plot` is told of a line's looks: another training of a model is thin."""
+    thin = line.label != line.repeat_of
+    return {
+        "label": line.label,
+        "color": style.colour,
+        "linestyle": style.dashes,
+        "linewidth": 0.6 if thin else 1.2,
+        "marker": style.marker,
+        "markersize": 2.4 if thin else 3.5,
+        "markeredgewidth": 0.7,
     }
 
 

@@ -14,9 +14,10 @@ import pandas as pd
 
 from bamctl.lengths import format_length
 from bamctl.report.runs import name_runs, sorted_runs
+from bamctl.results.means import mean_interval
 from bamctl.results.positions import bucket_start, context_name
 from bamctl.results.schema import LOSS
-from bamctl.results.statistics import ACCURACY_COLUMNS, accuracy_table, mean_interval
+from bamctl.results.statistics import ACCURACY_COLUMNS, accuracy_table
 
 NO_DATA, FAILED = "-", "fail"
 

@@ -13,7 +13,8 @@ import pandas as pd
 from bamctl.report.averages import task_averages
 from bamctl.report.lines import Kinship, ModelLine
 from bamctl.report.runs import name_runs, sorted_runs
-from bamctl.results.statistics import effective_length, unlearned_runs
+from bamctl.results.effective import effective_length
+from bamctl.results.statistics import unlearned_runs
 
 _OF_PANELS = ("task", "variant", "depth_policy")
 """What the lines of a panel have in common: the same prompts, which alone can be compared."""

@@ -115,8 +115,13 @@ class AccuracyTable:
             texts.append(["n", *self._train([""]), *counts, "", *blank])
         return texts
 
-    def caption(self, *, intervals: bool) -> list[str]:
-        """What a reader has to know, a sentence or two an entry."""
+    def caption(self, *, intervals: bool, where_n: str = "in the last row") -> list[str]:
+        """What a reader has to know, a sentence or two an entry.
+
+        Args:
+            intervals: whether cells say their n and their interval.
+            where_n: where n stands if it differs and no cell says it.
+        """
         counts = self._counts(self.lengths)
         what = self._what_counts()
         if intervals:
@@ -124,7 +129,7 @@ class AccuracyTable:
         elif len(counts) == 1:
             what += f", n = {counts[0]} at every length"
         elif counts:
-            what += ", n in the last row"
+            what += f", n {where_n}"
         lines = [", ".join(self.common) + "."] if self.common else []
         source = " (RULER)" if self.threshold == RULER_THRESHOLD else ""
         lines.append(

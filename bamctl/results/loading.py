@@ -66,7 +66,7 @@ def load_samples(paths: Sequence[Path], columns: Sequence[str] | None = None) ->
         if path.is_file():
             tables.append(read_samples(path, needed))
         else:
-            for folder, files in _folders(path):
+            for folder, files in walk_folders(path):
                 parts, complaints = read_parts(folder, files, needed)
                 tables += parts
                 for complaint in complaints:
@@ -207,8 +207,12 @@ def _schema_of(names: tuple[str, ...]) -> pa.Schema:
     )
 
 
-def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The folders at and below `top`, and the names of their files."""
+def walk_folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The folders at and below `top`, and the names of their files.
+
+    Raises:
+        BadInput: one of them cannot be read.
+    """
 
     def stop(error: OSError) -> NoReturn:
         raise BadInput(f"{error.filename}: cannot be read ({reason(error)})") from error

@@ -9,24 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bamctl.results.effective import effective_interval, effective_length, length_averages
 from bamctl.results.frames import empty_frame
 from bamctl.results.means import Scores, mean_interval, recall_interval
 from bamctl.results.proportions import wilson_interval
 from bamctl.results.schema import ACCURACY_SCHEMA, LOSS, RUN_COLUMNS
-
-__all__ = [
-    "ACCURACY_COLUMNS",
-    "LEARNED",
-    "accuracy_table",
-    "effective_interval",
-    "effective_length",
-    "length_averages",
-    "mean_interval",
-    "scores_of",
-    "unlearned_runs",
-    "wilson_interval",
-]
 
 LEARNED = 0.95
 """Accuracy at its train length from which a model has learned it."""

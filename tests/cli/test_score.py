@@ -8,7 +8,7 @@ from long_context_eval.eval.synthetic import constants
 
 from bamctl.cli import main
 from bamctl.cli.score_command import score
-from bamctl.results.statistics import wilson_interval
+from bamctl.results.proportions import wilson_interval
 from bamctl.tasks.catalog import RULER_TASKS
 
 

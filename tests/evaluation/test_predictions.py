@@ -8,7 +8,7 @@ from long_context_eval.eval.synthetic import constants
 
 from bamctl.errors import BadInput
 from bamctl.evaluation.predictions import Prediction, read_predictions, score_predictions, task_of_file
-from bamctl.results.statistics import wilson_interval
+from bamctl.results.proportions import wilson_interval
 
 METRICS = {"string_match_all": "niah", "string_match_part": "qa"}
 

@@ -9,8 +9,28 @@ import pytest
 from bamctl.results.frames import empty_frame, to_frame
 from bamctl.results.journal import rows_table
 from bamctl.results.positions import context_name
+from bamctl.results.proportions import wilson_interval
 from bamctl.results.schema import ACCURACY_SCHEMA, SampleRow
-from bamctl.results.statistics import wilson_interval
+
+SETTINGS = {
+    "position_encoding": "ggd",
+    "ssmax": True,
+    "train_length": 512,
+    "backend": "native",
+    "dtype": "float32",
+    "seed": 0,
+}
+"""What all runs have in common that the makers below make,"""
+
+SAMPLE_SETTINGS = {
+    **SETTINGS,
+    "tokenizer_digest": "t",
+    "device": "cpu",
+    "prompt_version": 1,
+    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
+    "bamctl_version": "0.1.0",
+}
+"""and what their samples have beside it."""
 
 
 @pytest.fixture
@@ -26,19 +46,14 @@ def make_run() -> Callable[..., pd.DataFrame]:
             low, high = wilson_interval(exact, n) if n else (None, None)
             rows.append(
                 {
+                    **SETTINGS,
                     "run_id": run_id,
                     "model": "tiny",
                     "model_digest": "0123456789abcdef",
-                    "position_encoding": "ggd",
-                    "ssmax": True,
-                    "train_length": 512,
                     "task": "passkey",
                     "metric": "exact",
                     "variant": "",
                     "depth_policy": "equidistant:20",
-                    "backend": "native",
-                    "dtype": "float32",
-                    "seed": 0,
                     "length": length,
                     "n": n,
                     "exact_count": exact,
@@ -135,25 +150,17 @@ def make_losses():
             for sample, loss in enumerate(values):
                 done = loss is not None
                 values_of = {
+                    **SAMPLE_SETTINGS,
                     "run_id": f"{model}-{reading}-{window}-{columns}",
                     "row_id": f"{reading}-{window}-{sample}-{end}",
                     "model": model,
                     "model_digest": "0123456789abcdef",
-                    "tokenizer_digest": "t",
-                    "position_encoding": "ggd",
-                    "ssmax": True,
-                    "train_length": 512,
-                    "backend": "native",
-                    "device": "cpu",
-                    "dtype": "float32",
                     "task": "perplexity",
                     "task_digest": f"{window}",
                     "metric": "loss",
                     "variant": f"{reading} {context_name(window)}",
                     "window": window,
                     "depth_policy": "",
-                    "seed": 0,
-                    "prompt_version": 1,
                     "length": end,
                     "sample": sample,
                     "status": "done" if done else "failed",
@@ -161,8 +168,6 @@ def make_losses():
                     "loss": loss,
                     "tokens_scored": end // 2 if done else None,
                     "prompt_digest": hashlib.sha256(f"{reading}-{sample}".encode()).hexdigest(),
-                    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
-                    "bamctl_version": "0.1.0",
                 }
                 rows.append(SampleRow(**(values_of | columns)))
         return to_frame(rows_table(rows))
@@ -191,29 +196,19 @@ def make_answers():
                 sample = seen[length] = seen.get(length, -1) + 1
                 done = right is not None
                 values = {
+                    **SAMPLE_SETTINGS,
                     "run_id": f"{model}-{task}-{depth_policy}-{sorted(map(str, columns.items()))}",
                     "row_id": f"{length}-{sample}",
                     "model": model,
                     "model_digest": f"{model}-digest",
-                    "tokenizer_digest": "t",
-                    "position_encoding": "ggd",
-                    "ssmax": True,
-                    "train_length": 512,
-                    "backend": "native",
-                    "device": "cpu",
-                    "dtype": "float32",
                     "task": task,
                     "task_digest": task,
                     "variant": "",
                     "depth_policy": depth_policy,
-                    "seed": 0,
-                    "prompt_version": 1,
                     "length": length,
                     "sample": sample,
                     "depth": depth if isinstance(depth, tuple) else (float(depth),),
                     "status": "done" if done else "skipped",
-                    "started_at": datetime(2025, 5, 28, tzinfo=UTC),
-                    "bamctl_version": "0.1.0",
                 }
                 if done:
                     values |= {"prediction": "1", "exact": right == 1, "recall": float(right)}

@@ -8,7 +8,7 @@ import pytest
 from bamctl.report.loss_figure import loss_figure, loss_lines
 from bamctl.report.loss_table import build_loss_table
 from bamctl.report.style import figure_style, save_figure
-from bamctl.results.statistics import mean_interval
+from bamctl.results.means import mean_interval
 
 READING = "text=essays.txt max_len=1k samples=2"
 

@@ -5,7 +5,7 @@ from rich.console import Console
 from bamctl.report.export import to_latex, to_markdown
 from bamctl.report.loss_table import build_loss_table
 from bamctl.report.terminal import print_table
-from bamctl.results.statistics import mean_interval
+from bamctl.results.means import mean_interval
 
 READING = "text=essays.txt max_len=1k samples=2"
 

@@ -15,6 +15,9 @@ from bamctl.report.panels import Panel, build_panels
 from bamctl.report.runs import UNLEARNED_MARK, sorted_runs
 from bamctl.report.table import AccuracyTable, build_table
 
+_WHERE_N = 'with "n and 95% intervals"'
+"""The box to tick; the page has no row of n."""
+
 
 def score_chapter(accuracy: pd.DataFrame, places: Places, *, threshold: float) -> Chapter:
     """The table and the curves of scores.
@@ -42,15 +45,10 @@ def score_chapter(accuracy: pd.DataFrame, places: Places, *, threshold: float) -
         groups=tuple(
             _group(panel, rows, looks, places) for panel, rows in zip(panels, by_panel.values(), strict=True)
         ),
-        caption=tuple(typeset(_of_page(text)) for text in table.caption(intervals=False)),
+        caption=tuple(map(typeset, table.caption(intervals=False, where_n=_WHERE_N))),
         interval_caption=tuple(map(typeset, table.caption(intervals=True))),
         threshold=threshold,
     )
-
-
-def _of_page(caption: str) -> str:
-    """A sentence of the table's caption; the page has no row of n, but a box to tick."""
-    return caption.replace(", n in the last row", ', n with "n and 95% intervals"')
 
 
 @dataclass(frozen=True, kw_only=True)
