@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu
-from bamctl.attention.cpu import differentiable, exact, far_field
+from bamctl.attention.cpu import differentiable, exact, far_field, interpolation
 from bamctl.attention.ssmax import ssmax_factor
 
 
@@ -177,7 +177,8 @@ SMALL_PARTS: list[tuple[Any, str, object]] = [
     (cpu, "FEW_QUERIES", 4),
     (cpu, "CHUNK", 32),
     (far_field, "CHUNK", 32),
-    (far_field, "NEAR", (96, 160)),
+    (interpolation, "CHUNK", 32),
+    (interpolation, "NEAR", (96, 160)),
     (far_field, "TILE_BYTES", 2**14),
     (exact, "TRIANGLE_BLOCK", 32),
     (exact, "TILE_BYTES", 2**14),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, cpu, reference
-from bamctl.attention.cpu import far_field
+from bamctl.attention.cpu import interpolation
 from bamctl.attention.ssmax import ssmax_factor
 
 KEYS = 420
@@ -179,7 +179,7 @@ PATHS: dict[str, tuple[st.SearchStrategy[Case], set[str]]] = {
     ),
     "near and far": (
         cases(beta=flat_beside_others, s=st.tuples(scales_s, scales_s), scaled=st.just(True)),
-        {"attend_windows", "add_far_field"},
+        {"attend_from", "add_far_field"},
     ),
     "few queries": (
         cases(s=st.tuples(scales_s), scaled=st.just(True), queries=st.integers(1, 4)),
@@ -283,11 +283,11 @@ def test_with_parts_as_long_as_they_are(
 ) -> None:
     """The last queries of a prompt, with a key that one of them is looking for at the edge of each part."""
     monkeypatch.setattr(cpu, "SEARCH_WORTH", 0)
-    queries = max(cpu.TILE, far_field.CHUNK) + 77
-    keys = max(*far_field.NEAR, cpu.LONGEST_WINDOW, cpu.LONGEST_PAST) + queries + 300
+    queries = max(cpu.TILE, interpolation.CHUNK) + 77
+    keys = max(*interpolation.NEAR, cpu.LONGEST_WINDOW, cpu.LONGEST_PAST) + queries + 300
     q, k, v = make_inputs(queries=queries, keys=keys, heads=3, groups=1, batch=1, dtype=torch.float32)
     q *= 0.5
-    for edge in (cpu.TILE, cpu.LONGEST_CHUNK, cpu.LONGEST_WINDOW, *far_field.NEAR, keys - 1):
+    for edge in (cpu.TILE, cpu.LONGEST_CHUNK, cpu.LONGEST_WINDOW, *interpolation.NEAR, keys - 1):
         for beside in (-1, 0, 1):
             k[:, :, max(0, keys - queries - edge + beside)] = 20 * q[:, 0, edge % queries]
     prior, path = {

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, cpu, reference
-from bamctl.attention.cpu import far_field
+from bamctl.attention.cpu import far_field, interpolation
 from bamctl.attention.cpu.call import Call
-from bamctl.attention.cpu.far_field import Interpolation, add_far_field, choose_interpolation
+from bamctl.attention.cpu.far_field import add_far_field
+from bamctl.attention.cpu.interpolation import Interpolation, choose_interpolation
 from bamctl.attention.cpu.partial import Partial
 from bamctl.attention.priors import PowerLaw
 from bamctl.attention.ssmax import ssmax_factor
 
+KEYS = 10**5
 BETAS = [-3.0, -1.7, -0.5, 0.0, 0.01, 0.5, 1.0, 1.4, 2.0, 2.9, 3.0]
 
 
@@ -27,16 +29,21 @@ def _law(rate: float = 1.0, beta: float = 0.5, mu: float = 0.0) -> PowerLaw:
 
 
 def _choose(
-    law: PowerLaw, t: float = 1.0, dtype: torch.dtype = torch.float32, **other: Any
+    law: PowerLaw, t: float = 1.0, dtype: torch.dtype = torch.float32, *, uneven: float | None = None
 ) -> Interpolation | None:
-    longest_t_H = torch.tensor([t], dtype=torch.float64)
-    return choose_interpolation(
-        law, range(1), longest_t_H, **{"keys": 10**5, "head_size": 64, **other}, dtype=dtype
-    )
+    """For queries whose t differ by `uneven` from that of the middle; by default by as much as they may."""
+    uneven = t if uneven is None else uneven
+    t_HC = torch.tensor([[t, t - 2 * uneven]], dtype=torch.float64)
+    return choose_interpolation(law, range(1), t_HC, seen=KEYS, keys=KEYS, dtype=dtype)
 
 
 def _largest_error(beta: float, distance: float, half: float, terms: int) -> Any:
-    """Of d^β from `distance` to `distance` + 2 · `half`, by the polynomial through the Chebyshev nodes."""
+    """Of d^β from `distance` to `distance` + 2 · `half`, by the polynomial through the Chebyshev nodes.
+
+    Without a term: of d^β from `distance` to the farthest key, by one constant for them all.
+    """
+    if terms == 0:
+        return abs(mpmath.mpf(distance) ** beta - mpmath.mpf(2 * KEYS) ** beta) / 2
     angles = [mpmath.pi * (k + mpmath.mpf(1) / 2) / terms for k in range(terms)]
     values = [(distance + half + half * mpmath.cos(angle)) ** beta for angle in angles]
     coefficients = [
@@ -54,36 +61,45 @@ def _largest_error(beta: float, distance: float, half: float, terms: int) -> Any
 
 
 @pytest.mark.parametrize("beta", BETAS)
+@pytest.mark.parametrize("uneven", [8.0, 0.05, 1e-4, 1e-7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_what_is_left_out_is_below_half_a_unit(beta: float, dtype: torch.dtype) -> None:
+def test_what_is_left_out_is_below_half_a_unit(beta: float, uneven: float, dtype: torch.dtype) -> None:
     """Of 1, or of t · b where that is larger: at the nearest far key, where it is worst, and farther back."""
     eps = torch.finfo(dtype).eps / 2
-    half = far_field.CHUNK / 2
+    half = interpolation.CHUNK / 2
     with mpmath.workdps(50):
         for log_bias, mu in ((-3, 0.0), (0, 300.0), (0, -777.5), (3, 0.0), (9, 0.0)):
-            near = far_field.NEAR[0]
-            rate, t = 10.0**log_bias * near**-beta, 8.0
-            chosen = _choose(_law(rate, beta, mu), t, dtype)
+            rate, t = 10.0**log_bias * interpolation.NEAR[0] ** -beta, 8.0
+            chosen = _choose(_law(rate, beta, mu), t, dtype, uneven=uneven)
             assert chosen is not None
-            for behind in (0, 1, 100, 10**4, 10**6):
+            for behind in (0, 1, 100, 10**4, 10**5):
                 distance = chosen.near + 1 + mu + behind
-                size = t * rate * distance**beta
-                error = t * rate * _largest_error(beta, distance, half, chosen.terms)
-                assert error <= eps * max(1.0, size), (log_bias, mu, behind)
+                size = t * rate * distance**beta if chosen.terms else 0.0
+                error = uneven * rate * _largest_error(beta, distance, half, chosen.terms)
+                assert error <= eps * max(1.0, size) * (1 + 1e-9), (log_bias, mu, behind, chosen)
+
+
+def test_the_less_even_the_queries_the_more_it_takes() -> None:
+    law = _law(beta=-0.85)
+    chosen = [_choose(law, 8.0, uneven=uneven) for uneven in (8.0, 0.01, 1e-7)]
+    assert all(chosen)
+    costs = [(x.terms, x.near) for x in chosen if x]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == (0, interpolation.NEAR[0])
 
 
 def test_a_location_far_behind_moves_the_far_field_behind_it() -> None:
     ahead, behind = _choose(_law(mu=5000.0)), _choose(_law(mu=-5000.0))
     assert ahead is not None
     assert behind is not None
-    assert ahead.near in far_field.NEAR
-    assert behind.near - 5000 in far_field.NEAR
+    assert ahead.near in interpolation.NEAR
+    assert behind.near - 5000 in interpolation.NEAR
 
 
 def test_a_flat_bias_takes_the_least_there_is() -> None:
     flat, bent = _choose(_law(beta=0.0)), _choose(_law(beta=-2.5, rate=1e9), 8.0, torch.float64)
     assert flat is not None
-    assert flat.near == min(far_field.NEAR)
+    assert flat.near == min(interpolation.NEAR)
     assert bent is None or bent.terms > flat.terms or bent.near > flat.near
 
 
@@ -99,15 +115,15 @@ def test_what_is_no_number_is_refused(name: str, value: float) -> None:
 
 def test_a_chunk_too_long_for_its_distance_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the bias bends more within the chunk than any number of terms follows."""
-    monkeypatch.setattr(far_field, "NEAR", (far_field.CHUNK // 8,))
+    monkeypatch.setattr(interpolation, "NEAR", (interpolation.CHUNK // 8,))
     for beta in (-2.0, -0.5, 0.5):
         assert _choose(_law(beta=beta)) is None
     assert _choose(_law(beta=0.0)) is not None
     assert _choose(_law(beta=1.0)) is not None  # a straight line is followed by two
-    monkeypatch.setattr(far_field, "NEAR", (far_field.CHUNK // 8, 8 * far_field.CHUNK))
+    monkeypatch.setattr(interpolation, "NEAR", (interpolation.CHUNK // 8, 8 * interpolation.CHUNK))
     chosen = _choose(_law(beta=0.5))
     assert chosen is not None
-    assert chosen.near == 8 * far_field.CHUNK
+    assert chosen.near == 8 * interpolation.CHUNK
 
 
 def test_one_head_that_is_refused_refuses_its_neighbours() -> None:
@@ -118,40 +134,37 @@ def test_one_head_that_is_refused_refuses_its_neighbours() -> None:
         epsilon=1e-5,
     )
     for heads, is_refused in ((range(1), False), (range(2), True), (range(1, 2), True), (range(2, 3), False)):
-        chosen = choose_interpolation(
-            law, heads, torch.ones(3), keys=10**5, head_size=64, dtype=torch.float32
-        )
+        t_HC = torch.tensor([[2.0, 1.0]]).expand(len(heads), -1)
+        chosen = choose_interpolation(law, heads, t_HC, seen=0, keys=10**5, dtype=torch.float32)
         assert (chosen is None) == is_refused
 
 
-def _far_field_alone(
-    inputs: Any, prior: Prior, t_HQ: Tensor, rows: range, interpolation: Interpolation
-) -> Tensor:
+def _far_field_alone(inputs: Any, prior: Prior, t_HQ: Tensor, rows: range, chosen: Interpolation) -> Tensor:
     """What `rows` see of keys from 0 on, those nearer than the far field left out."""
-    q = inputs.q / math.sqrt(inputs.q.shape[-1]) * t_HQ[..., None]
+    q = (inputs.q / math.sqrt(inputs.q.shape[-1]) * t_HQ[..., None]).flip(2)
     empty = Partial(torch.zeros_like(q), torch.full_like(q[..., 0], -math.inf))
     call = Call(
         q_BHQD=q,
         k_BGND=inputs.k,
         v_BGND=inputs.v,
         prior=prior,
-        t_HQ=t_HQ,
+        t_HQ=t_HQ.flip(1),
         query_start=rows.start,
         key_start=0,
         result=empty,
     )
     law = prior.power_law()
     assert law is not None
-    chunks = len(range(rows.start, rows.stop, far_field.CHUNK))
-    add_far_field(call, range(prior.heads), rows, [0] * chunks, interpolation, law)
-    return call.result.out_BHCD
+    chunks = len(range(rows.start, rows.stop, interpolation.CHUNK))
+    add_far_field(call, range(prior.heads), rows, [0] * chunks, chosen, law)
+    return call.result.out_BHCD.flip(2)
 
 
 @pytest.mark.parametrize("level", [1.0, 5000.0])
 def test_a_bias_of_thousands_everywhere_costs_the_content_no_digits(
     level: float, make_inputs: Callable[..., Any]
 ) -> None:
-    rows = range(1500, 1500 + far_field.CHUNK)
+    rows = range(1500, 1500 + interpolation.CHUNK)
     inputs = make_inputs(
         queries=len(rows), keys=rows.stop, heads=1, head_size=16, batch=1, dtype=torch.float32
     )
@@ -161,7 +174,7 @@ def test_a_bias_of_thousands_everywhere_costs_the_content_no_digits(
     out = _far_field_alone(inputs, prior, t_HQ, rows, Interpolation(near=1024, terms=4))
     q, k, v = (x.double() for x in inputs)
     logits = t_HQ.double()[..., None] * (q @ k.transpose(-1, -2)) / 4
-    for row in (0, 100, far_field.CHUNK - 1):  # each sees the keys before its chunk's near field
+    for row in (0, 100, interpolation.CHUNK - 1):  # each sees the keys before its chunk's near field
         expected = logits[0, 0, row, : rows.start - 1024].softmax(-1) @ v[0, 0, : rows.start - 1024]
         torch.testing.assert_close(out[0, 0, row].double(), expected, rtol=0, atol=2e-6)
 
@@ -171,7 +184,7 @@ def test_the_bias_of_keys_with_no_weight_costs_those_that_have_some_no_digits(
     beta: float, make_inputs: Callable[..., Any]
 ) -> None:
     """A thousand at the nearest far key, for β < 0 next to nothing at the farthest, which is looked at."""
-    rows = range(4000, 4000 + far_field.CHUNK)
+    rows = range(4000, 4000 + interpolation.CHUNK)
     inputs = make_inputs(
         queries=len(rows), keys=rows.stop, heads=1, head_size=16, batch=1, dtype=torch.float32
     )
@@ -228,7 +241,7 @@ def test_chunks_and_tiles_end_where_they_may(
     """The last chunk is short by one query, whole, of one, of some; tiles of one chunk, of some, of all."""
     with small_parts() as patch, paths_taken() as taken:
         patch.setattr(far_field, "TILE_BYTES", tile_bytes)
-        queries = 4 * far_field.CHUNK + odd
+        queries = 4 * interpolation.CHUNK + odd
         keys = 400 + queries
         inputs = make_inputs(queries=queries, keys=keys, groups=groups, head_size=9)
         _agrees(inputs, FAR, (0.4, -0.1, 0.2, 0.7), query_start=keys - queries)
@@ -295,7 +308,8 @@ def test_windows_that_grow_along_the_queries(
 
 def test_a_bias_that_comes_near_its_floor_is_not_interpolated() -> None:
     law = GeneralizedGaussian(1, alpha=1e-9, beta=3.0).power_law()
-    arguments = {"head_size": 64, "dtype": torch.float32}
-    assert choose_interpolation(law, range(1), torch.ones(1), keys=10**5, **arguments) is None
+    assert law is not None
+    assert _choose(law) is None
     gentle = GeneralizedGaussian(1, alpha=1e-3, beta=3.0).power_law()
-    assert choose_interpolation(gentle, range(1), torch.ones(1), keys=10**5, **arguments) is not None
+    assert gentle is not None
+    assert _choose(gentle) is not None

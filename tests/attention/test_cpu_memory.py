@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu, reference
-from bamctl.attention.cpu import differentiable, exact, far_field
+from bamctl.attention.cpu import differentiable, exact, far_field, interpolation
 from bamctl.attention.reach import longest_vector
 
 PRIORS: dict[str, Callable[[], Prior]] = {
@@ -33,7 +33,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
         (cpu, "LONGEST_CHUNK", 256),
         (cpu, "CHUNK", 128),
         (far_field, "CHUNK", 128),
-        (far_field, "NEAR", (384,)),
+        (interpolation, "CHUNK", 128),
+        (interpolation, "NEAR", (384,)),
         (far_field, "TILE_BYTES", MIB // 8),
         (exact, "TRIANGLE_BLOCK", 128),
         (exact, "TILE_BYTES", MIB // 8),

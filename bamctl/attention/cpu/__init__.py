@@ -20,13 +20,14 @@ from torch import Tensor
 from bamctl.attention.cpu import differentiable
 from bamctl.attention.cpu.call import Call, split
 from bamctl.attention.cpu.exact import attend_chunk, attend_from, attend_windows
-from bamctl.attention.cpu.far_field import CHUNK, add_far_field, choose_interpolation
+from bamctl.attention.cpu.far_field import add_far_field
+from bamctl.attention.cpu.interpolation import CHUNK, choose_interpolation
 from bamctl.attention.cpu.partial import Partial
 from bamctl.attention.priors import Prior, Uniform
 from bamctl.attention.reach import content_bound, first_keys
 from bamctl.attention.ssmax import ssmax_factor
 
-TILE = 512
+TILE = 1024
 """Queries that look equally far back."""
 
 LONGEST_WINDOW = 4096
@@ -44,7 +45,7 @@ SEARCH_WORTH = 2**25
 LONGEST_CHUNK = 1024
 """Of queries that look at everything before them: the fused kernel is fastest from 768 on."""
 
-NEAR_BLOCK = 128
+NEAR_BLOCK = 256
 """Queries at once near the diagonal, before a far field."""
 
 FEW_QUERIES = 64
@@ -86,10 +87,11 @@ def attention(
     t_HQ = None
     factor: float | Tensor = 1 / math.sqrt(q_BHQD.shape[-1])
     if ssmax_scale_H is not None:
-        positions_Q = torch.arange(query_start, query_start + q_BHQD.shape[2], device=q_BHQD.device)
+        last = query_start + q_BHQD.shape[2] - 1
+        positions_Q = torch.arange(last, query_start - 1, -1, device=q_BHQD.device)
         t_HQ = ssmax_factor(ssmax_scale_H.to(work), positions_Q)
         factor = t_HQ[..., None] * factor
-    scaled_q_BHQD = q_BHQD.to(work) * factor
+    scaled_q_BHQD = q_BHQD.flip(2).to(work) * factor
     bias_is_scaled = t_HQ is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
     call = Call(
         q_BHQD=scaled_q_BHQD,
@@ -112,7 +114,7 @@ def attention(
                 _attend_near(call, heads, rows, firsts)
             else:
                 _attend_far(call, heads, rows, [min(of_tile) for of_tile in zip(*firsts, strict=True)])
-    return call.result.out_BHCD.to(q_BHQD.dtype)
+    return call.result.out_BHCD.flip(2).to(q_BHQD.dtype)
 
 
 def _first_keys(
@@ -180,7 +182,7 @@ def _attend_near(call: Call, heads: range, rows: range, firsts_HT: list[list[int
         for tile in split(part, TILE):
             first = min(firsts_T[(tile.start - rows.start) // TILE] for firsts_T in firsts_HT)
             for block_ in split(tile, NEAR_BLOCK if call.t_HQ is not None else TILE):
-                call.put(heads, block_, attend_from(call, heads, block_, first))
+                attend_from(call, heads, block_, first)
     for head, window, block in zip(heads, windows, blocks, strict=True):
         if whole:
             attend_windows(call, head, range(front, front + whole, block), window=window, block=block)
@@ -197,7 +199,8 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
     def first_of(position: int) -> int:
         return firsts_T[(position - rows.start) // TILE]
 
-    if call.t_HQ is None:
+    t_HC = call.factor(heads, rows)
+    if t_HC is None:
         for chunk in split(rows, LONGEST_CHUNK):
             attend_chunk(call, heads, chunk, min(first_of(chunk.start), first_of(chunk.stop - 1)))
         return
@@ -207,9 +210,9 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
         interpolation = choose_interpolation(
             law,
             heads,
-            call.t_HQ.abs().amax(dim=1),
+            t_HC,
+            seen=rows.start - call.key_start,
             keys=(rows.start + rows.stop) // 2 - min(firsts_T),
-            head_size=call.q_BHQD.shape[-1],
             dtype=call.q_BHQD.dtype,
         )
     front = rows.start  # of what has a far field
@@ -219,26 +222,14 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
         # Few keys are far there yet, and chunks are fastest whole.
         front += (rows.stop - front) % CHUNK
     for block in split(range(rows.start, front), NEAR_BLOCK if interpolation else TILE):
-        call.put(heads, block, attend_from(call, heads, block, first_of(block.start)))
+        attend_from(call, heads, block, first_of(block.start))
     if front == rows.stop:
         return
     assert law is not None
     assert interpolation is not None
     far = range(front, rows.stop)
-    whole = len(far) // CHUNK * CHUNK
-    # The exact part of a chunk: window by window, so that little is computed ahead of the diagonal.
-    for offset in range(0, CHUNK if whole else 0, NEAR_BLOCK):
-        starts = range(far.start + offset, far.start + whole, CHUNK)
-        for head in heads:
-            attend_windows(
-                call,
-                head,
-                starts,
-                window=interpolation.near + offset,
-                block=min(NEAR_BLOCK, CHUNK - offset),
-            )
-    rest = range(far.start + whole, far.stop)
-    for block in split(rest, NEAR_BLOCK):
-        call.put(heads, block, attend_from(call, heads, block, rest.start - interpolation.near))
+    for chunk in split(far, CHUNK):
+        for block in split(chunk, NEAR_BLOCK):
+            attend_from(call, heads, block, chunk.start - interpolation.near)
     firsts = [min(first_of(chunk.start), first_of(chunk.stop - 1)) for chunk in split(far, CHUNK)]
     add_far_field(call, heads, far, firsts, interpolation, law)

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bamctl.attention.cpu.call import Call, split
-from bamctl.attention.cpu.partial import Partial, attend
+from bamctl.attention.cpu.partial import attend
 
-TILE_BYTES = 2 * 2**20
+TILE_BYTES = 4 * 2**20
 """The most that a written-out bias, or keys in another type, may take: what stays in the cache is fast."""
 
 
@@ -26,34 +26,33 @@ TRIANGLE_BLOCK = 256
 """Queries at once along the diagonal."""
 
 
-def attend_from(call: Call, heads: range, rows: range, first_key: int) -> Partial:
+def attend_from(call: Call, heads: range, rows: range, first_key: int) -> None:
     """A chunk of queries over every key from `first_key` on that they see."""
     chunk, stop = len(rows), min(call.key_stop, rows.stop)
     ahead = max(stop - 1 - rows.start, 0)  # keys that the first query does not see
     w_HL = call.bias(heads, first_key - (rows.stop - 1), min(stop - 1 - rows.start, 0))
-    t_HC = call.factor(heads, rows)
-    q_BHCD = call.queries(heads, rows).flip(2)
-    bias_HCN = toeplitz_view(F.pad(w_HL, (0, ahead), value=-math.inf if t_HC is None else 0.0), chunk)
+    q_BHCD, t_HC = call.queries(heads, rows), call.factor(heads, rows)
+    # 0 · -inf is no number, and a negative factor turns it round: then masked after the factor.
+    masked_after = t_HC is not None and not bool((t_HC > 0).all())
+    bias_HCN = toeplitz_view(F.pad(w_HL, (0, ahead), value=0.0 if masked_after else -math.inf), chunk)
 
-    part: Partial | None = None
+    stored = call.at(heads, rows)
     for first in _tile_starts(call, heads, chunk, first_key, stop, last=min(rows.start, stop - 1)):
-        last_tile = part is None
+        is_last_tile = stop == min(call.key_stop, rows.stop)
         tile_HCN = bias_HCN[..., first - first_key : stop - first_key]
         if t_HC is not None:
             # Into rows: what multiplying a view of equal strides gives by itself need not lie in rows.
-            tile_HCN = torch.mul(tile_HCN, t_HC.flip(1)[..., None], out=call.scratch(*tile_HCN.shape))
-            if last_tile and ahead:  # after the factor, which may be 0 or negative
+            tile_HCN = torch.mul(tile_HCN, t_HC[..., None], out=call.scratch(*tile_HCN.shape))
+            if is_last_tile and ahead and masked_after:
                 tile_HCN[..., -ahead:].masked_fill_(is_ahead(chunk, ahead, w_HL.device), -math.inf)
         elif w_HL.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
             tile_HCN = tile_HCN.contiguous()
         seen = attend(q_BHCD, *call.keys_and_values(heads, first, stop), tile_HCN[None])
-        if part is None:
-            part = seen
+        if is_last_tile:
+            call.put(heads, rows, seen)
         else:
-            part.merge_(seen)
+            stored.merge_(seen)
         stop = first
-    assert part is not None
-    return part.flipped()
 
 
 def attend_chunk(call: Call, heads: range, rows: range, first_key: int) -> None:
@@ -64,17 +63,17 @@ def attend_chunk(call: Call, heads: range, rows: range, first_key: int) -> None:
     """
     edge = max(first_key, min(rows.start, call.key_stop))
     for block in split(rows, TRIANGLE_BLOCK):
-        call.put(heads, block, attend_from(call, heads, block, edge if edge < call.key_stop else first_key))
+        attend_from(call, heads, block, edge if edge < call.key_stop else first_key)
     if first_key < edge < call.key_stop:
         w_HL = call.bias(heads, first_key - (rows.stop - 1), edge - 1 - rows.start)
         bias_HCN = toeplitz_view(w_HL, len(rows))
         if w_HL.device.type != "cpu":
             bias_HCN = bias_HCN.contiguous()
-        q_BHCD, stop = call.queries(heads, rows).flip(2), edge
+        q_BHCD, stop = call.queries(heads, rows), edge
         for first in _tile_starts(call, heads, len(rows), first_key, edge, last=edge - 1):
             tile_HCN = bias_HCN[..., first - first_key : stop - first_key]
             seen = attend(q_BHCD, *call.keys_and_values(heads, first, stop), tile_HCN[None])
-            call.at(heads, rows).merge_(seen.flipped())
+            call.at(heads, rows).merge_(seen)
             stop = first
 
 
@@ -104,7 +103,7 @@ def attend_windows(call: Call, head: int, starts: range, *, window: int, block: 
     batch, size = call.q_BHQD.shape[0], call.q_BHQD.shape[-1]
     width = window + block
     w_1L = F.pad(call.bias(heads, 1 - width, 0), (0, block - 1), value=-math.inf)
-    bias_CM = toeplitz_view(w_1L, block)[0].contiguous()
+    bias_CM = toeplitz_view(w_1L, block)[0]
     bytes_a_block = 0 if call.t_HQ is None else block * width * w_1L.itemsize
     if call.k_BGND.dtype != w_1L.dtype:
         bytes_a_block += 2 * batch * starts.step * size * w_1L.itemsize
@@ -114,19 +113,20 @@ def attend_windows(call: Call, head: int, starts: range, *, window: int, block: 
         k_BND, v_BND = (x[:, 0] for x in call.keys_and_values(heads, part[0] - window, part[-1] + block))
         k_BTMD, v_BTMD = (_windows(x, len(part), starts.step, width) for x in (k_BND, v_BND))
         rows = range(part[0], part[-1] + block)
-        q_BTCD = _windows(call.queries(heads, rows)[:, 0], len(part), starts.step, block).flip(2)
+        # Blocks lie in reverse order, as queries do, and windows do not.
+        q_BTCD = _windows(call.queries(heads, rows)[:, 0], len(part), starts.step, block).flip(1)
         bias_TCM = bias_CM.expand(len(part), -1, -1)
         t_HC = call.factor(heads, rows)
         if t_HC is not None:
-            t_TC = _windows(t_HC[..., None], len(part), starts.step, block)[0, ..., 0].flip(1)
+            t_TC = _windows(t_HC[..., None], len(part), starts.step, block)[0, ..., 0].flip(0)
             bias_TCM = _scaled_windows(bias_CM, t_TC, call.scratch(len(part), block, width))
         elif w_1L.device.type != "cpu":
             bias_TCM = bias_TCM.contiguous()
-        seen = attend(q_BTCD, k_BTMD, v_BTMD, bias_TCM[None]).flipped()
+        seen = attend(q_BTCD, k_BTMD, v_BTMD, bias_TCM[None])
         stored = call.at(heads, rows)
-        _windows(stored.out_BHCD[:, 0], len(part), starts.step, block).copy_(seen.out_BHCD)
+        _windows(stored.out_BHCD[:, 0], len(part), starts.step, block).copy_(seen.out_BHCD.flip(1))
         lse_BC1 = stored.lse_BHC[:, 0, :, None]
-        _windows(lse_BC1, len(part), starts.step, block)[..., 0].copy_(seen.lse_BHC)
+        _windows(lse_BC1, len(part), starts.step, block)[..., 0].copy_(seen.lse_BHC.flip(1))
 
 
 def _windows(x_BND: Tensor, count: int, step: int, width: int) -> Tensor:

@@ -28,10 +28,6 @@ class Partial(NamedTuple):
         self.out_BHCD.lerp_(other.out_BHCD, weight_BHC[..., None])
         self.lse_BHC.copy_(torch.logaddexp(self.lse_BHC, other.lse_BHC))
 
-    def flipped(self) -> "Partial":
-        """The queries in reverse order."""
-        return Partial(self.out_BHCD.flip(2), self.lse_BHC.flip(2))
-
 
 def attend(q_BHCD: Tensor, k_BHND: Tensor, v_BHND: Tensor, bias_1HCN: Tensor | None = None) -> Partial:
     """softmax(q kᵀ + bias) v, every query seeing at least one key; q carries all factors, 1/√D included."""
