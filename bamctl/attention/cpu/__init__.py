@@ -27,7 +27,7 @@ from bamctl.attention.priors import Prior, Uniform
 from bamctl.attention.reach import content_bound, first_keys
 from bamctl.attention.ssmax import ssmax_factor
 
-TILE = 1024
+TILE = 512
 """Queries that look equally far back."""
 
 LONGEST_WINDOW = 4096
@@ -196,13 +196,14 @@ def _block(window: int) -> int:
 def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> None:
     """Tiles that look back farther than a window."""
 
-    def first_of(position: int) -> int:
-        return firsts_T[(position - rows.start) // TILE]
+    def first_of(part: range) -> int:
+        tiles = slice((part.start - rows.start) // TILE, (part.stop - 1 - rows.start) // TILE + 1)
+        return min(firsts_T[tiles])
 
     t_HC = call.factor(heads, rows)
     if t_HC is None:
         for chunk in split(rows, LONGEST_CHUNK):
-            attend_chunk(call, heads, chunk, min(first_of(chunk.start), first_of(chunk.stop - 1)))
+            attend_chunk(call, heads, chunk, first_of(chunk))
         return
     law = call.prior.power_law()
     interpolation = None
@@ -218,11 +219,11 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
     front = rows.start  # of what has a far field
     while front < rows.stop and (interpolation is None or front - interpolation.near < call.key_start):
         front = min(front + TILE, rows.stop)
-    if interpolation is not None and front - first_of(rows.start) <= 2 * interpolation.near:
+    if interpolation is not None and front - firsts_T[0] <= 2 * interpolation.near:
         # Few keys are far there yet, and chunks are fastest whole.
         front += (rows.stop - front) % CHUNK
     for block in split(range(rows.start, front), NEAR_BLOCK if interpolation else TILE):
-        attend_from(call, heads, block, first_of(block.start))
+        attend_from(call, heads, block, first_of(block))
     if front == rows.stop:
         return
     assert law is not None
@@ -231,5 +232,5 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
     for chunk in split(far, CHUNK):
         for block in split(chunk, NEAR_BLOCK):
             attend_from(call, heads, block, chunk.start - interpolation.near)
-    firsts = [min(first_of(chunk.start), first_of(chunk.stop - 1)) for chunk in split(far, CHUNK)]
+    firsts = [first_of(chunk) for chunk in split(far, CHUNK)]
     add_far_field(call, heads, far, firsts, interpolation, law)
