@@ -8,6 +8,10 @@ export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFF
 unset TRITON_INTERPRET
 
 python=${PYTHON:-python3}
+if ! missing=$("$python" -c 'import torch' 2>&1); then
+    echo "gpu.sh: $python: $(tail -n 1 <<<"$missing"); PYTHON=... names another" >&2
+    exit 2
+fi
 "$python" benchmarks/gpu.py --seconds 150 --rounds 3 "$@"
 
 if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
