@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu
-from bamctl.attention.cpu import differentiable, exact, far_field, interpolation
+from bamctl.attention.cpu import differentiable, exact, far_field, interpolation, uniform
 from bamctl.attention.ssmax import ssmax_factor
 
 
@@ -182,6 +182,7 @@ SMALL_PARTS: list[tuple[Any, str, object]] = [
     (far_field, "TILE_BYTES", 2**14),
     (exact, "TRIANGLE_BLOCK", 32),
     (exact, "TILE_BYTES", 2**14),
+    (uniform, "TILE_BYTES", 2**14),
     (differentiable, "LONGEST_CHUNK", 11),
 ]
 
@@ -214,7 +215,7 @@ def paths_taken() -> Callable[[], AbstractContextManager[set[str]]]:
             return take
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("attend_from", "attend_windows", "attend_chunk", "add_far_field"):
+            for name in ("attend_from", "attend_windows", "attend_chunk", "add_far_field", "attend_all"):
                 patch.setattr(cpu, name, watched(name, getattr(cpu, name)))
             yield taken
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bamctl.attention import GeneralizedGaussian, Laplace, Prior, cpu, reference
+from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu, reference
 from bamctl.attention.cpu import interpolation
 from bamctl.attention.ssmax import ssmax_factor
 
@@ -273,7 +273,7 @@ def test_on_average_errors_are_no_larger_than_those_of_a_dense_bias(
     assert (errors <= 1.5 * dense_errors).all(), (errors, dense_errors)
 
 
-@pytest.mark.parametrize("kind", ["far", "far, prior unscaled", "local", "not a power"])
+@pytest.mark.parametrize("kind", ["far", "far, prior unscaled", "local", "not a power", "no prior"])
 def test_with_parts_as_long_as_they_are(
     kind: str,
     make_inputs: Callable[..., Any],
@@ -294,6 +294,7 @@ def test_with_parts_as_long_as_they_are(
         "far": (GeneralizedGaussian(3, alpha=[1.0, 50.0, 3.0], beta=[-1.6, 0.4, 0.0]), "add_far_field"),
         "far, prior unscaled": (GeneralizedGaussian(3, alpha=50.0, beta=[-1.6, 0.4, 0.0]), "attend_chunk"),
         "local": (Laplace(3, slopes=[2.0, 3.0, 9.0]), "attend_windows"),
+        "no prior": (Uniform(3), "attend_all"),
         "not a power": (make_steps(3, {0: 0.0, 700: -2.0, 2500: -1.0, 3000: -3.0}), "attend_from"),
     }[kind]
     arguments: dict[str, Any] = {

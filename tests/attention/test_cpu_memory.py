@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu, reference
-from bamctl.attention.cpu import differentiable, exact, far_field, interpolation
+from bamctl.attention.cpu import differentiable, exact, far_field, interpolation, uniform
 from bamctl.attention.reach import longest_vector
 
 PRIORS: dict[str, Callable[[], Prior]] = {
@@ -38,6 +38,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
         (far_field, "TILE_BYTES", MIB // 8),
         (exact, "TRIANGLE_BLOCK", 128),
         (exact, "TILE_BYTES", MIB // 8),
+        (uniform, "TILE_BYTES", MIB // 8),
     ):
         monkeypatch.setattr(module, name, value)
 

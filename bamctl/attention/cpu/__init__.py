@@ -4,6 +4,7 @@ Shapes: B batch, H query heads, G key-value heads, Q queries, N keys, D head siz
 
 Queries are taken in tiles. What a tile of a head has to look at, `bamctl.attention.reach` says; then
 
+    no prior       the fused kernel's own causal mask (`uniform`)
     a window       no farther back than some thousand keys: exact, all blocks at once (`exact`)
     all of it      the bias is a Toeplitz matrix, and a view of one vector (`exact`)
     near and far   SSMax multiplies the bias: exact near by, an interpolation beyond (`far_field`)
@@ -23,6 +24,7 @@ from bamctl.attention.cpu.exact import attend_chunk, attend_from, attend_windows
 from bamctl.attention.cpu.far_field import add_far_field
 from bamctl.attention.cpu.interpolation import CHUNK, choose_interpolation
 from bamctl.attention.cpu.partial import Partial
+from bamctl.attention.cpu.uniform import attend_all
 from bamctl.attention.priors import Prior, Uniform
 from bamctl.attention.reach import content_bound, first_keys
 from bamctl.attention.ssmax import ssmax_factor
@@ -87,18 +89,21 @@ def attention(
     t_HQ = None
     factor: float | Tensor = 1 / math.sqrt(q_BHQD.shape[-1])
     if ssmax_scale_H is not None:
-        last = query_start + q_BHQD.shape[2] - 1
-        positions_Q = torch.arange(last, query_start - 1, -1, device=q_BHQD.device)
+        positions_Q = torch.arange(query_start, query_start + q_BHQD.shape[2], device=q_BHQD.device)
         t_HQ = ssmax_factor(ssmax_scale_H.to(work), positions_Q)
         factor = t_HQ[..., None] * factor
-    scaled_q_BHQD = q_BHQD.flip(2).to(work) * factor
+    scaled_q_BHQD = q_BHQD.to(work) * factor
+    ends_alike = key_start + k_BGND.shape[2] == query_start + q_BHQD.shape[2]
+    if isinstance(prior, Uniform) and ends_alike and key_start <= query_start and q_BHQD.device.type == "cpu":
+        return attend_all(scaled_q_BHQD, k_BGND, v_BGND).to(q_BHQD.dtype)
     bias_is_scaled = t_HQ is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
+    scaled_q_BHQD = scaled_q_BHQD.flip(2)
     call = Call(
         q_BHQD=scaled_q_BHQD,
         k_BGND=k_BGND,
         v_BGND=v_BGND,
         prior=prior,
-        t_HQ=t_HQ if bias_is_scaled else None,
+        t_HQ=t_HQ.flip(1) if t_HQ is not None and bias_is_scaled else None,
         query_start=query_start,
         key_start=key_start,
         result=Partial(torch.empty_like(scaled_q_BHQD), scaled_q_BHQD.new_empty(scaled_q_BHQD.shape[:3])),

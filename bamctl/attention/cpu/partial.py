@@ -42,3 +42,12 @@ def attend(q_BHCD: Tensor, k_BHND: Tensor, v_BHND: Tensor, bias_1HCN: Tensor | N
         logits_BHCN += bias_1HCN
     lse_BHC = logits_BHCN.logsumexp(dim=-1)
     return Partial((logits_BHCN - lse_BHC[..., None]).exp_() @ v_BHND, lse_BHC)
+
+
+def attend_causal(q_BHCD: Tensor, k_BHCD: Tensor, v_BHCD: Tensor) -> Partial:
+    """softmax(q kᵀ) v on the CPU, every query seeing the keys up to its own."""
+    return Partial(
+        *torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q_BHCD, k_BHCD, v_BHCD, is_causal=True, scale=1.0
+        )
+    )
