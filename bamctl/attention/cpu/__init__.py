@@ -92,18 +92,19 @@ def attention(
         positions_Q = torch.arange(query_start, query_start + q_BHQD.shape[2], device=q_BHQD.device)
         t_HQ = ssmax_factor(ssmax_scale_H.to(work), positions_Q)
         factor = t_HQ[..., None] * factor
-    scaled_q_BHQD = q_BHQD.to(work) * factor
     ends_alike = key_start + k_BGND.shape[2] == query_start + q_BHQD.shape[2]
     if isinstance(prior, Uniform) and ends_alike and key_start <= query_start and q_BHQD.device.type == "cpu":
-        return attend_all(scaled_q_BHQD, k_BGND, v_BGND).to(q_BHQD.dtype)
-    bias_is_scaled = t_HQ is not None and ssmax_scales_prior and not isinstance(prior, Uniform)
-    scaled_q_BHQD = scaled_q_BHQD.flip(2)
+        return attend_all(q_BHQD.to(work) * factor, k_BGND, v_BGND).to(q_BHQD.dtype)
+    # The copy that turns them round is scaled in place.
+    scaled_q_BHQD = q_BHQD.flip(2).to(work)
+    scaled_q_BHQD *= factor.flip(1) if isinstance(factor, Tensor) else factor
+    bias_is_scaled = ssmax_scales_prior and not isinstance(prior, Uniform)
     call = Call(
         q_BHQD=scaled_q_BHQD,
         k_BGND=k_BGND,
         v_BGND=v_BGND,
         prior=prior,
-        t_HQ=t_HQ.flip(1) if t_HQ is not None and bias_is_scaled else None,
+        t_HQ=None if t_HQ is None or not bias_is_scaled else t_HQ.flip(1),
         query_start=query_start,
         key_start=key_start,
         result=Partial(torch.empty_like(scaled_q_BHQD), scaled_q_BHQD.new_empty(scaled_q_BHQD.shape[:3])),
@@ -119,7 +120,10 @@ def attention(
                 _attend_near(call, heads, rows, firsts)
             else:
                 _attend_far(call, heads, rows, [min(of_tile) for of_tile in zip(*firsts, strict=True)])
-    return call.result.out_BHCD.flip(2).to(q_BHQD.dtype)
+    # Turned round into the memory of the queries: fresh pages would cost more than what is written.
+    order_Q = torch.arange(q_BHQD.shape[2] - 1, -1, -1, device=q_BHQD.device)
+    torch.index_select(call.result.out_BHCD, 2, order_Q, out=scaled_q_BHQD)
+    return scaled_q_BHQD.to(q_BHQD.dtype)
 
 
 def _first_keys(
