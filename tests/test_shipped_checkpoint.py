@@ -107,7 +107,8 @@ def test_the_small_checkpoints_differ_in_their_position_encoding_alone(folder):
 
     def common(recipe):
         content = recipe.model_dump(mode="json", exclude={"name", "summary", "seed", "search", "limits"})
-        for field in ("position_encoding", "ssmax", "ssmax_initial", "prior_alpha", "prior_beta"):
+        encoding = ("position_encoding", "prior_alpha", "prior_beta")
+        for field in (*encoding, "ssmax", "ssmax_initial", "ssmax_scales_prior"):
             content["model"].pop(field, None)
         for field in ("learning_rate", "prior_learning_rate", "muon_learning_rate", "steps"):
             content["optimiser"].pop(field)
