@@ -19,7 +19,7 @@ from bamctl.attention.cpu.partial import Partial
 from bamctl.attention.priors import PowerLaw
 from bamctl.attention.ssmax import ssmax_factor
 
-KEYS = 10**5
+KEYS = 10**6
 BETAS = [-3.0, -1.7, -0.5, 0.0, 0.01, 0.5, 1.0, 1.4, 2.0, 2.9, 3.0]
 
 
@@ -72,11 +72,11 @@ def test_what_is_left_out_is_below_half_a_unit(beta: float, uneven: float, dtype
             rate, t = 10.0**log_bias * interpolation.NEAR[0] ** -beta, 8.0
             chosen = _choose(_law(rate, beta, mu), t, dtype, uneven=uneven)
             assert chosen is not None
-            for behind in (0, 1, 100, 10**4, 10**5):
+            for behind in (0, 1, 100, 10**4, 10**6):
                 distance = chosen.near + 1 + mu + behind
                 size = t * rate * distance**beta if chosen.terms else 0.0
                 error = uneven * rate * _largest_error(beta, distance, half, chosen.terms)
-                assert error <= eps * max(1.0, size) * (1 + 1e-9), (log_bias, mu, behind, chosen)
+                assert error <= eps * max(1.0, size), (log_bias, mu, behind, chosen)
 
 
 def test_the_less_even_the_queries_the_more_it_takes() -> None:

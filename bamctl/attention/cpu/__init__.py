@@ -238,8 +238,8 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
     assert law is not None
     assert interpolation is not None
     far = range(front, rows.stop)
-    for chunk in split(far, CHUNK):
+    chunks = split(far, CHUNK)
+    for chunk in chunks:
         for block in split(chunk, NEAR_BLOCK):
             attend_from(call, heads, block, chunk.start - interpolation.near)
-    firsts = [first_of(chunk) for chunk in split(far, CHUNK)]
-    add_far_field(call, heads, far, firsts, interpolation, law)
+    add_far_field(call, heads, far, [first_of(chunk) for chunk in chunks], interpolation, law)
