@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu
-from bamctl.attention.cpu import differentiable, exact, far_field, interpolation, uniform
+from bamctl.attention.cpu import blocks, differentiable, exact, far_field, interpolation, uniform
 from bamctl.attention.ssmax import ssmax_factor
 
 
@@ -173,15 +173,17 @@ SMALL_PARTS: list[tuple[Any, str, object]] = [
     (cpu, "LONGEST_PAST", 127),
     (cpu, "NEAR_BLOCK", 32),
     (cpu, "SEARCH_WORTH", 0),
-    (cpu, "LONGEST_CHUNK", 128),
+    (cpu, "LONGEST_CHUNK", 256),
+    (cpu, "SKIPPING_CHUNK", 128),
     (cpu, "FEW_QUERIES", 4),
     (cpu, "CHUNK", 32),
     (far_field, "CHUNK", 32),
     (interpolation, "CHUNK", 32),
     (interpolation, "NEAR", (96, 160)),
     (far_field, "TILE_BYTES", 2**14),
-    (exact, "TRIANGLE_BLOCK", 32),
+    (blocks, "TRIANGLE_BLOCK", 32),
     (exact, "TILE_BYTES", 2**14),
+    (blocks, "TILE_BYTES", 2**14),
     (uniform, "TILE_BYTES", 2**14),
     (differentiable, "LONGEST_CHUNK", 11),
 ]
@@ -215,7 +217,7 @@ def paths_taken() -> Callable[[], AbstractContextManager[set[str]]]:
             return take
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("attend_from", "attend_windows", "attend_chunk", "add_far_field", "attend_all"):
+            for name in ("attend_from", "attend_windows", "attend_triangles", "add_far_field", "attend_all"):
                 patch.setattr(cpu, name, watched(name, getattr(cpu, name)))
             yield taken
 

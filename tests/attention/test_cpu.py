@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, attention, cpu, reference
-from bamctl.attention.cpu import differentiable, exact
+from bamctl.attention.cpu import blocks, differentiable, exact
 
 PATHS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "fused": torch.no_grad,
@@ -63,9 +63,12 @@ def test_agrees_with_the_reference_in_float64(
         monkeypatch.setattr(cpu, "LONGEST_PAST", 8)
         monkeypatch.setattr(cpu, "NEAR_BLOCK", 8 if cut == "small" else 1)
         monkeypatch.setattr(cpu, "SEARCH_WORTH", 0)
-        monkeypatch.setattr(cpu, "LONGEST_CHUNK", 11 if cut == "small" else 1)
-        monkeypatch.setattr(exact, "TRIANGLE_BLOCK", 4 if cut == "small" else 1)
+        monkeypatch.setattr(cpu, "LONGEST_CHUNK", 16 if cut == "small" else 1)
+        monkeypatch.setattr(cpu, "SKIPPING_CHUNK", 8 if cut == "small" else 1)
+        monkeypatch.setattr(cpu, "FEW_QUERIES", 0)
+        monkeypatch.setattr(blocks, "TRIANGLE_BLOCK", 4 if cut == "small" else 1)
         monkeypatch.setattr(exact, "TILE_BYTES", 1000 if cut == "small" else 1)
+        monkeypatch.setattr(blocks, "TILE_BYTES", 1000 if cut == "small" else 1)
         monkeypatch.setattr(differentiable, "LONGEST_CHUNK", 11 if cut == "small" else 1)
     queries, keys, query_start, key_start = place
     for heads, groups in ((4, 2), (3, 1)):

@@ -175,7 +175,7 @@ PATHS: dict[str, tuple[st.SearchStrategy[Case], set[str]]] = {
     "windows": (cases(**local), {"attend_windows"}),
     "rectangle and triangle": (
         cases(beta=flat_beside_others, scaled=st.just(False)) | cases(beta=flat_beside_others, s=st.none()),
-        {"attend_chunk"},
+        {"attend_triangles"},
     ),
     "near and far": (
         cases(beta=flat_beside_others, s=st.tuples(scales_s, scales_s), scaled=st.just(True)),
@@ -273,7 +273,7 @@ def test_on_average_errors_are_no_larger_than_those_of_a_dense_bias(
     assert (errors <= 1.5 * dense_errors).all(), (errors, dense_errors)
 
 
-@pytest.mark.parametrize("kind", ["far", "far, prior unscaled", "local", "not a power", "no prior"])
+@pytest.mark.parametrize("kind", ["far", "prior unscaled", "local", "not a power", "no prior"])
 def test_with_parts_as_long_as_they_are(
     kind: str,
     make_inputs: Callable[..., Any],
@@ -287,12 +287,22 @@ def test_with_parts_as_long_as_they_are(
     keys = max(*interpolation.NEAR, cpu.LONGEST_WINDOW, cpu.LONGEST_PAST) + queries + 300
     q, k, v = make_inputs(queries=queries, keys=keys, heads=3, groups=1, batch=1, dtype=torch.float32)
     q *= 0.5
-    for edge in (cpu.TILE, cpu.LONGEST_CHUNK, cpu.LONGEST_WINDOW, *interpolation.NEAR, keys - 1):
+    for edge in (
+        cpu.TILE,
+        cpu.SKIPPING_CHUNK,
+        cpu.LONGEST_CHUNK,
+        cpu.LONGEST_WINDOW,
+        *interpolation.NEAR,
+        keys - 1,
+    ):
         for beside in (-1, 0, 1):
             k[:, :, max(0, keys - queries - edge + beside)] = 20 * q[:, 0, edge % queries]
     prior, path = {
         "far": (GeneralizedGaussian(3, alpha=[1.0, 50.0, 3.0], beta=[-1.6, 0.4, 0.0]), "add_far_field"),
-        "far, prior unscaled": (GeneralizedGaussian(3, alpha=50.0, beta=[-1.6, 0.4, 0.0]), "attend_chunk"),
+        "prior unscaled": (
+            GeneralizedGaussian(3, alpha=50.0, beta=[-1.6, 0.4, 0.0]),
+            "attend_triangles",
+        ),
         "local": (Laplace(3, slopes=[2.0, 3.0, 9.0]), "attend_windows"),
         "no prior": (Uniform(3), "attend_all"),
         "not a power": (make_steps(3, {0: 0.0, 700: -2.0, 2500: -1.0, 3000: -3.0}), "attend_from"),
@@ -300,7 +310,7 @@ def test_with_parts_as_long_as_they_are(
     arguments: dict[str, Any] = {
         "query_start": keys - queries,
         "ssmax_scale_H": torch.tensor([0.4, 0.2, 0.5]),
-        "ssmax_scales_prior": kind != "far, prior unscaled",
+        "ssmax_scales_prior": kind != "prior unscaled",
     }
     with torch.no_grad(), paths_taken() as taken:
         out = cpu.attention(q, k, v, prior=prior.float(), **arguments)

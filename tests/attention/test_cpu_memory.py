@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, Uniform, cpu, reference
-from bamctl.attention.cpu import differentiable, exact, far_field, interpolation, uniform
+from bamctl.attention.cpu import blocks, differentiable, exact, far_field, interpolation, uniform
 from bamctl.attention.reach import longest_vector
 
 PRIORS: dict[str, Callable[[], Prior]] = {
@@ -31,13 +31,15 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
         (cpu, "LONGEST_PAST", 255),
         (cpu, "NEAR_BLOCK", 128),
         (cpu, "LONGEST_CHUNK", 256),
+        (cpu, "SKIPPING_CHUNK", 256),
         (cpu, "CHUNK", 128),
         (far_field, "CHUNK", 128),
         (interpolation, "CHUNK", 128),
         (interpolation, "NEAR", (384,)),
         (far_field, "TILE_BYTES", MIB // 8),
-        (exact, "TRIANGLE_BLOCK", 128),
+        (blocks, "TRIANGLE_BLOCK", 128),
         (exact, "TILE_BYTES", MIB // 8),
+        (blocks, "TILE_BYTES", MIB // 8),
         (uniform, "TILE_BYTES", MIB // 8),
     ):
         monkeypatch.setattr(module, name, value)

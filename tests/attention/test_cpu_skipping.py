@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bamctl.attention import GeneralizedGaussian, Laplace, Prior, cpu, reference
-from bamctl.attention.cpu import exact, far_field
+from bamctl.attention.cpu import blocks, exact, far_field
 from bamctl.attention.cpu.partial import Partial
 from bamctl.attention.reach import longest_vector
 
@@ -31,7 +31,7 @@ def _count_scores() -> Iterator[list[int]]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (exact, far_field):
+        for module in (exact, blocks, far_field):
             patch.setattr(module, "attend", watched(module.attend))
         yield counts
 
@@ -63,7 +63,7 @@ def test_a_decaying_head_costs_linear_time(
     with small_parts():
         short, long = (_scores(Laplace(1, slopes=slope), n, s, make_inputs) for n in (1600, 3200))
         far_back = (math.log(3200) + 24 * math.log(2)) / slope
-        assert long < 3200 * (far_back + 3 * cpu.LONGEST_CHUNK)
+        assert long < 3200 * (far_back + 3 * cpu.SKIPPING_CHUNK)
     assert long < 2.2 * short
 
 

@@ -5,8 +5,8 @@ Shapes: B batch, H query heads, G key-value heads, Q queries, N keys, D head siz
 Queries are taken in tiles. What a tile of a head has to look at, `bamctl.attention.reach` says; then
 
     no prior       the fused kernel's own causal mask (`uniform`)
-    a window       no farther back than some thousand keys: exact, all blocks at once (`exact`)
-    all of it      the bias is a Toeplitz matrix, and a view of one vector (`exact`)
+    a window       no farther back than some thousand keys: exact, all blocks at once (`blocks`)
+    all of it      the bias is a Toeplitz matrix, and a view of one vector (`exact`, `blocks`)
     near and far   SSMax multiplies the bias: exact near by, an interpolation beyond (`far_field`)
 
 No N × N matrix is ever made, and of a chunk × N bias no more than a tile, where nothing else would do.
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from bamctl.attention.cpu import differentiable
+from bamctl.attention.cpu.blocks import attend_triangles, attend_windows
 from bamctl.attention.cpu.call import Call, split
-from bamctl.attention.cpu.exact import attend_chunk, attend_from, attend_windows
+from bamctl.attention.cpu.exact import add_keys_before, attend_from
 from bamctl.attention.cpu.far_field import add_far_field
 from bamctl.attention.cpu.interpolation import CHUNK, choose_interpolation
 from bamctl.attention.cpu.partial import Partial
@@ -44,14 +45,17 @@ LONGEST_PAST = 1024
 SEARCH_WORTH = 2**25
 """Multiplications below which all keys are looked at: finding out which matter would take longer."""
 
-LONGEST_CHUNK = 1024
-"""Of queries that look at everything before them: the fused kernel is fastest from 768 on."""
+LONGEST_CHUNK = 2048
+"""Of queries that look back equally far: few calls, and the fused kernel is fastest from 768 on."""
+
+SKIPPING_CHUNK = 1024
+"""Of queries that do not: each looks as far back as the farthest-looking of its chunk."""
 
 NEAR_BLOCK = 256
 """Queries at once near the diagonal, before a far field."""
 
 FEW_QUERIES = 64
-"""So few that writing out their bias costs less than preparing a far field."""
+"""So few that all at once are done before a far field is prepared, or a triangle cut up."""
 
 
 def attention(
@@ -168,7 +172,9 @@ def _runs(call: Call, tiles: list[range], firsts_HT: list[list[int]]) -> list[tu
 def _is_near(call: Call, tile: range, first_key: int) -> bool:
     """Whether a tile looks back so little that it is computed exactly, whatever its prior."""
     back = tile.start - first_key
-    return back <= (LONGEST_WINDOW if first_key > call.key_start else LONGEST_PAST)
+    if first_key > call.key_start:
+        return back <= LONGEST_WINDOW
+    return back <= LONGEST_PAST and call.t_HQ is not None
 
 
 def _attend_near(call: Call, heads: range, rows: range, firsts_HT: list[list[int]]) -> None:
@@ -210,13 +216,17 @@ def _attend_far(call: Call, heads: range, rows: range, firsts_T: list[int]) -> N
         return min(firsts_T[tiles])
 
     t_HC = call.factor(heads, rows)
-    if t_HC is None:
-        for chunk in split(rows, LONGEST_CHUNK):
-            attend_chunk(call, heads, chunk, first_of(chunk))
+    is_long = len(rows) > FEW_QUERIES and rows.stop <= call.key_stop
+    if t_HC is None and is_long:
+        size = LONGEST_CHUNK if len(set(firsts_T)) == 1 else SKIPPING_CHUNK
+        attend_triangles(call, heads, rows, size)
+        for chunk in split(rows, size):
+            if first_of(chunk) < chunk.start:
+                add_keys_before(call, heads, chunk, first_of(chunk))
         return
     law = call.prior.power_law()
     interpolation = None
-    if law is not None and len(rows) > FEW_QUERIES and rows.stop <= call.key_stop:
+    if t_HC is not None and law is not None and is_long:
         interpolation = choose_interpolation(
             law,
             heads,

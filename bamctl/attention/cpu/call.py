@@ -102,9 +102,7 @@ class Call:
 
     def put(self, heads: range, rows: range, part: Partial) -> None:
         """Stores what some queries see, the last one first."""
-        at = self.at(heads, rows)
-        at.out_BHCD.copy_(part.out_BHCD)
-        at.lse_BHC.copy_(part.lse_BHC)
+        self.at(heads, rows).copy_(part)
 
     def at(self, heads: range, rows: range) -> Partial:
         """What is stored of some queries, as views, the last one first."""

@@ -21,6 +21,11 @@ class Partial(NamedTuple):
     lse_BHC: Tensor
     """ln Σ e^logit over these keys."""
 
+    def copy_(self, other: "Partial") -> None:
+        """Becomes the other, in place."""
+        self.out_BHCD.copy_(other.out_BHCD)
+        self.lse_BHC.copy_(other.lse_BHC)
+
     def merge_(self, other: "Partial") -> None:
         """Adds other keys of the same queries, in place."""
         # Not e^(L₁-L) and e^(L₂-L): with the rounding of L these do not add up to 1.
