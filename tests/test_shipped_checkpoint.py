@@ -46,10 +46,12 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
         ("small-bam", ["passkey"], "equidistant"),
         ("small-bam", ruler_tasks("niah_*"), "ruler"),
         ("small-alibi", ["passkey"], "equidistant"),
+        ("small-alibi", ruler_tasks("niah_*"), "ruler"),
         ("small-alibi-ssmax", ["passkey"], "equidistant"),
         ("small-nope", ["passkey"], "equidistant"),
         ("small-rope", ["passkey"], "equidistant"),
         ("small-rope-ssmax", ["passkey"], "equidistant"),
+        ("small-sinusoidal", ["passkey"], "equidistant"),
         ("seeds/small-bam-ssmax-2", ["passkey"], "equidistant"),
     ],
 )
