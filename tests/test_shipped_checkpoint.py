@@ -48,6 +48,7 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
         ("small-alibi", ["passkey"], "equidistant"),
         ("small-alibi", ruler_tasks("niah_*"), "ruler"),
         ("small-alibi-ssmax", ["passkey"], "equidistant"),
+        ("small-alibi-ssmax", ruler_tasks("niah_*"), "ruler"),
         ("small-nope", ["passkey"], "equidistant"),
         ("small-rope", ["passkey"], "equidistant"),
         ("small-rope-ssmax", ["passkey"], "equidistant"),
