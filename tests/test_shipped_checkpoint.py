@@ -50,9 +50,13 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
         ("small-alibi-ssmax", ["passkey"], "equidistant"),
         ("small-alibi-ssmax", ruler_tasks("niah_*"), "ruler"),
         ("small-nope", ["passkey"], "equidistant"),
+        ("small-nope-ssmax", ["passkey"], "equidistant"),
+        ("small-nope-ssmax", ruler_tasks("niah_*"), "ruler"),
         ("small-rope", ["passkey"], "equidistant"),
         ("small-rope-ssmax", ["passkey"], "equidistant"),
         ("small-sinusoidal", ["passkey"], "equidistant"),
+        ("small-sinusoidal-ssmax", ["passkey"], "equidistant"),
+        ("small-sinusoidal-ssmax", ruler_tasks("niah_*"), "ruler"),
         ("seeds/small-bam-ssmax-2", ["passkey"], "equidistant"),
     ],
 )
