@@ -283,7 +283,7 @@ def test_with_parts_as_long_as_they_are(
 ) -> None:
     """The last queries of a prompt, with a key that one of them is looking for at the edge of each part."""
     monkeypatch.setattr(cpu, "SEARCH_WORTH", 0)
-    queries = max(cpu.TILE, interpolation.CHUNK) + 77
+    queries = max(cpu.TILE, interpolation.CHUNK, cpu.LONGEST_CHUNK) + 77
     keys = max(*interpolation.NEAR, cpu.LONGEST_WINDOW, cpu.LONGEST_PAST) + queries + 300
     q, k, v = make_inputs(queries=queries, keys=keys, heads=3, groups=1, batch=1, dtype=torch.float32)
     q *= 0.5

@@ -40,7 +40,7 @@ LONGEST_BLOCK = 256
 """The most queries that share a window."""
 
 LONGEST_PAST = 1024
-"""A tile that looks at all there is, and finds no more before it, is computed exactly."""
+"""A tile that looks at all there is, and finds no more before it, has no far field under a factor."""
 
 SEARCH_WORTH = 2**25
 """Multiplications below which all keys are looked at: finding out which matter would take longer."""
@@ -170,7 +170,7 @@ def _runs(call: Call, tiles: list[range], firsts_HT: list[list[int]]) -> list[tu
 
 
 def _is_near(call: Call, tile: range, first_key: int) -> bool:
-    """Whether a tile looks back so little that it is computed exactly, whatever its prior."""
+    """Whether a tile looks back so little that nothing it sees is far, whatever its prior."""
     back = tile.start - first_key
     if first_key > call.key_start:
         return back <= LONGEST_WINDOW

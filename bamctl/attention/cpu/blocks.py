@@ -3,8 +3,8 @@
 Shapes: B batch, H heads, T blocks, C queries of a block, M keys of a block, N keys, D head size.
 
 Blocks that lie equally far apart and look at the same keys, as seen from each, have one bias and are
-overlapping views of the same memory: nothing is copied but the answers. So many short blocks take one call,
-not one each, and the diagonal is cut into
+overlapping views of the same memory: no key is copied, but where it changes its type. So many short blocks
+take one call, not one each, and the diagonal is cut into
 
     windows        each block over some keys before it and its own
     triangles      each block over its own keys, then every second over the block before it, then of pairs
@@ -12,14 +12,10 @@ not one each, and the diagonal is cut into
                    at, and blocks that grow are as fast as the kernel can be
 """
 
-import math
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bamctl.attention.cpu.call import Call
-from bamctl.attention.cpu.exact import TILE_BYTES, attend_from, is_ahead, toeplitz_view
+from bamctl.attention.cpu.exact import TILE_BYTES, attend_from, causal_bias, is_masked_after, scaled_bias
 from bamctl.attention.cpu.partial import Partial, attend
 
 TRIANGLE_BLOCK = 256
@@ -74,11 +70,8 @@ def _attend_blocks(
     if not starts:
         return
     batch, size, work = call.q_BHQD.shape[0], call.q_BHQD.shape[-1], call.q_BHQD.dtype
-    ahead = max(keys.stop - 1, 0)  # keys that a block's first query does not see
-    w_HL = F.pad(
-        call.bias(heads, keys.start - (block - 1), min(keys.stop - 1, 0)), (0, ahead), value=-math.inf
-    )
-    bias_HCM = toeplitz_view(w_HL, block)
+    masked_after = is_masked_after(call.factor(heads, range(starts[0], starts[-1] + block)))
+    bias_HCM = causal_bias(call, heads, block, keys, masked=not masked_after)
     values_a_block = len(heads) * block * (size if call.t_HQ is None else size + len(keys))
     if call.k_BGND.dtype != work:
         values_a_block += 2 * batch * len(heads) * starts.step * size
@@ -90,8 +83,9 @@ def _attend_blocks(
         bias_HTCM = bias_HCM[:, None].expand(-1, len(part), -1, -1)
         if t_HQ is not None:
             t_HTC = _blocks(t_HQ[..., None], part, block)[..., 0].flip(1)
-            bias_HTCM = _scaled(bias_HCM, t_HTC, ahead, call.scratch(*bias_HTCM.shape))
-        elif w_HL.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
+            ahead = max(keys.stop - 1, 0) if masked_after else 0
+            bias_HTCM = scaled_bias(bias_HTCM, t_HTC, ahead, out=call.scratch(*bias_HTCM.shape))
+        elif bias_HCM.device.type != "cpu":  # kernels elsewhere want aligned rows, not shifted ones
             bias_HTCM = bias_HTCM.contiguous()
         for of_batch in range(batch):
             k_HTMD, v_HTMD = (_blocks(x[of_batch], part, len(keys)) for x in (k_BHND, v_BHND))
@@ -117,15 +111,3 @@ def _blocks(x_HND: Tensor, starts: range, width: int) -> Tensor:
         (of_head, starts.step * of_row, of_row, of_element),
         x_HND.storage_offset(),
     )
-
-
-def _scaled(bias_HCM: Tensor, t_HTC: Tensor, ahead: int, out_HTCM: Tensor) -> Tensor:
-    """The bias of every block, multiplied and masked, into memory that is at hand."""
-    if bool((t_HTC > 0).all()):
-        return torch.mul(bias_HCM[:, None], t_HTC[..., None], out=out_HTCM)
-    # 0 · -inf is no number, and a negative factor turns it round: masked after the factor.
-    torch.mul(bias_HCM.nan_to_num(neginf=0.0)[:, None], t_HTC[..., None], out=out_HTCM)
-    if ahead:
-        queries = t_HTC.shape[-1]
-        out_HTCM[..., -ahead:].masked_fill_(is_ahead(queries, ahead, bias_HCM.device), -math.inf)
-    return out_HTCM

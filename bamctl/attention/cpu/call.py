@@ -100,10 +100,6 @@ class Call:
         stop = known_HL.shape[1] - (highest_rel - last_rel)
         return known_HL[:, stop - (last_rel - first_rel) - 1 : stop]
 
-    def put(self, heads: range, rows: range, part: Partial) -> None:
-        """Stores what some queries see, the last one first."""
-        self.at(heads, rows).copy_(part)
-
     def at(self, heads: range, rows: range) -> Partial:
         """What is stored of some queries, as views, the last one first."""
         index = (slice(None), _slice(heads), self._reversed(rows))
