@@ -43,6 +43,14 @@ def report(
     averages: Annotated[
         bool, typer.Option("--averages", help="Only the averages over RULER's tasks: a row a model.")
     ] = False,
+    training_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--training-seeds",
+            help="One row for all trainings of a model, NAME, NAME-2, NAME-3 …: the mean and the range of"
+            " their scores.",
+        ),
+    ] = False,
     figure: Annotated[
         Path | None,
         typer.Option(
@@ -99,6 +107,7 @@ def report(
             intervals=intervals,
             threshold=threshold,
             averages=averages,
+            training_seeds=training_seeds,
             figure=figure,
             plot=plot,
             html=html,
@@ -120,6 +129,8 @@ def report(
         raise BadInput(f"--threshold has no effect on {rows}, which has no effective lengths; leave one out")
     if averages and rows:
         raise BadInput(f"--averages has no effect on {rows}, which has every run; leave one out")
+    if training_seeds:
+        _check_training_seeds(rows=rows, intervals=intervals, html=html)
     if plot is not None:
         check_plot(plot)
         if figure is None:
@@ -144,6 +155,7 @@ def report(
     from bamctl.report.runs import select_runs
     from bamctl.report.table import AccuracyTable, build_table
     from bamctl.report.terminal import print_table
+    from bamctl.report.training_seeds import SpreadTable, spread_over_seeds
     from bamctl.results.schema import LOSS
     from bamctl.results.statistics import ACCURACY_COLUMNS
     from bamctl.results.store import accuracy_table, load_samples
@@ -163,9 +175,10 @@ def report(
     everything = accuracy_table(samples)
     accuracy = everything[everything["metric"] != LOSS]
     share = (THRESHOLD if threshold is None else threshold) / 100
-    tables: list[AccuracyTable | LossTable] = []
-    if averages or not accuracy.empty:
-        tables.append(build_table(accuracy, threshold=share, averages_only=averages))
+    tables: list[AccuracyTable | SpreadTable | LossTable] = []
+    if averages or training_seeds or not accuracy.empty:
+        of_runs = build_table(accuracy, threshold=share, averages_only=averages)
+        tables.append(spread_over_seeds(of_runs) if training_seeds else of_runs)
     if len(accuracy) < len(everything) and not averages:
         losses = samples if set(LOSS_COLUMNS) <= set(samples.columns) else load_samples(where, LOSS_COLUMNS)
         tables.append(build_loss_table(losses[losses["run_id"].isin(everything["run_id"])]))
@@ -208,7 +221,19 @@ def _write_page(samples: "pd.DataFrame", path: Path, *, threshold: float, result
 def _refuse_beside_compare(**options: object) -> None:
     for name, value in options.items():
         if value is not None and value is not False:
-            raise BadInput(f"--{name} has no effect on --compare; leave one out")
+            raise BadInput(f"--{name.replace('_', '-')} has no effect on --compare; leave one out")
+
+
+def _check_training_seeds(*, rows: str | None, intervals: bool, html: Path | None) -> None:
+    if rows or html is not None:
+        raise BadInput(
+            f"--training-seeds has no effect on {rows or '--html'}, which has every run; leave one out"
+        )
+    if intervals:
+        raise BadInput(
+            "--intervals are of the samples of one training, and --training-seeds shows ranges over several;"
+            " leave one out"
+        )
 
 
 def _check_together(**formats: bool) -> None:

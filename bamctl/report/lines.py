@@ -48,15 +48,21 @@ class Kinship:
         called = self._called(run)
         ssmax = bool(_known(run["ssmax"]))
         first = self._repeats.get(called, called)
+        behind = label.removeprefix(called)
         train_length = _known(run["train_length"])
         return {
             "label": label,
-            "kin": (first.removesuffix("-ssmax") if ssmax else first) + label.removeprefix(called),
-            "repeat_of": first + label.removeprefix(called),
+            "kin": (first.removesuffix("-ssmax") if ssmax else first) + behind,
+            "repeat_of": self.repeat_of(run, label),
             "position_encoding": run["position_encoding"],
             "ssmax": ssmax,
             "train_length": None if train_length is None else int(train_length),
         }
+
+    def repeat_of(self, run: Mapping[Any, Any], label: str) -> str:
+        """The label of the run's model's first training; `label` itself where it is that of the first."""
+        called = self._called(run)
+        return self._repeats.get(called, called) + label.removeprefix(called)
 
     def _called(self, run: Mapping[Any, Any]) -> str:
         return self._models[run["model"], run["model_digest"]]

@@ -13,6 +13,7 @@ class Row:
     """A run; `cells` has an entry a length of the table, None where the run does not have it."""
 
     label: str
+    repeat_of: str  # see `ModelLine`
     task: str
     metric: str
     train_length: int | None
@@ -40,6 +41,7 @@ class AverageRow:
     """A model's mean over several of RULER's tasks."""
 
     label: str
+    repeat_of: str  # see `ModelLine`
     average: TaskAverage
     train_length: int | None
     scores: tuple[float | None, ...]  # at each length of the table

@@ -25,6 +25,7 @@ from bamctl.report.cells import (
     read_cell,
     share_text,
 )
+from bamctl.report.lines import Kinship
 from bamctl.report.precision import what_n_tells
 from bamctl.report.rows import AverageRow, Row
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK, name_runs, planned_samples, sorted_runs
@@ -110,10 +111,15 @@ class AccuracyTable:
                     ),
                 ]
             )
-        if not intervals and len(self._counts(self.lengths)) > 1:
-            counts = [count_text(self._counts([length])) for length in self.lengths]
+        if not intervals and (counts := self.count_texts()):
             texts.append(["n", *self._train([""]), *counts, "", *blank])
         return texts
+
+    def count_texts(self) -> list[str]:
+        """The number of samples at each length, as a row says it; nothing where it is the same at all."""
+        if len(self._counts(self.lengths)) <= 1:
+            return []
+        return [count_text(self._counts([length])) for length in self.lengths]
 
     def caption(self, *, intervals: bool, where_n: str = "in the last row") -> list[str]:
         """What a reader has to know, a sentence or two an entry.
@@ -149,6 +155,12 @@ class AccuracyTable:
             lines.append(f"{UNLEARNED_MARK} {UNLEARNED}.")
         lines += [*self._legend(), *self._unfinished(), *self._not_counted(), *self._cut_off()]
         return [*lines, *self._precision(intervals=intervals)]
+
+    def tested(self, row: Row | AverageRow) -> dict[int, float]:
+        """Length → score of what an effective length is found from: up to the first that is unfinished."""
+        count = row.unfinished.index(True) if any(row.unfinished) else len(self.lengths)
+        scores = zip(self.lengths[:count], row.scores[:count], strict=True)
+        return {length: score for length, score in scores if score is not None}
 
     def _averaged(self) -> list[str]:
         """The tasks, as no row names them."""
@@ -243,21 +255,15 @@ class AccuracyTable:
         intervals: Sequence[Interval | None],
         separator: str | None,
     ) -> str:
-        """The effective length; with what it lies between behind `separator` where that is not None.
-
-        Lengths from the first unfinished one on are not counted as tested.
-        """
-        count = row.unfinished.index(True) if any(row.unfinished) else len(self.lengths)
-        lengths = self.lengths[:count]
-        scores = zip(lengths, row.scores[:count], strict=True)
-        tested = {length: score for length, score in scores if score is not None}
+        """The effective length; with what it lies between behind `separator` where that is not None."""
+        tested = self.tested(row)
         if not tested:
             return NO_DATA
         text = effective_text(effective_length(tested, self.threshold), tested)
         known = {
             length: interval
-            for length, interval in zip(lengths, intervals[:count], strict=True)
-            if interval is not None
+            for length, interval in zip(self.lengths, intervals, strict=True)
+            if interval is not None and length in tested
         }
         if separator is None or known.keys() != tested.keys():
             return text
@@ -294,6 +300,7 @@ def build_table(
     names = [f"average of {len(average.tasks)} tasks" for average in of_tasks]
     named = [{**average.run, "task": name} for average, name in zip(of_tasks, names, strict=True)]
     naming = name_runs(named if averages_only else runs)
+    kinship = Kinship(runs, naming)
     for average, name, run in zip(of_tasks, names, named, strict=True):
         of = naming.label(run, instead_of_task=f"{len(average.tasks)} tasks")
         if not average.scores:
@@ -306,6 +313,7 @@ def build_table(
         averages.append(
             AverageRow(
                 label=label,
+                repeat_of=kinship.repeat_of(run, label),
                 average=average,
                 train_length=_train_length(run),
                 scores=tuple(average.scores.get(length) for length in lengths),
@@ -330,6 +338,7 @@ def _rows(
     accuracy: pd.DataFrame, runs: Sequence[Mapping[Any, Any]], lengths: Sequence[int]
 ) -> tuple[Row, ...]:
     naming = name_runs(runs)
+    kinship = Kinship(runs, naming)
     unlearned = unlearned_runs(accuracy)
     planned = planned_samples(accuracy)
     cells = {
@@ -337,9 +346,14 @@ def _rows(
         for record in accuracy.to_dict("records")
     }
     labels = [naming.label(run) for run in runs]
+    labels = [
+        f"{label}, run {run['run_id']}" if labels.count(label) > 1 else label
+        for label, run in zip(labels, runs, strict=True)
+    ]
     return tuple(
         Row(
-            label=f"{label}, run {run['run_id']}" if labels.count(label) > 1 else label,
+            label=label,
+            repeat_of=kinship.repeat_of(run, label),
             task=run["task"],
             metric=run["metric"],
             train_length=_train_length(run),

@@ -172,6 +172,17 @@ def test_averages_alone(call, tmp_path):
     assert "\\midrule\n\\midrule" not in call("--averages", "--latex")
 
 
+def test_trainings_with_other_seeds_are_one_row(call, tmp_path):
+    for model in ("tiny", "tiny-2", "other"):
+        make_results(tmp_path / "results", model)
+    header, *rows = call("--training-seeds").split("\n")
+    assert header.split()[:3] == ["model", "seeds", "train"]
+    assert [row.split()[:4] for row in rows[:2]] == [["other", "*", "1", "512"], ["tiny", "*", "2", "512"]]
+    assert "tiny: tiny, tiny-2." in call("--training-seeds", "--markdown")
+    with pytest.raises(BadInput, match="no model that is shown is another training"):
+        call("--training-seeds", "--model", "tiny-2")
+
+
 def test_a_figure_beside_the_table(call, tmp_path):
     make_ruler_results(tmp_path / "results")
     assert call("--figure", "f.png") == call()
@@ -213,6 +224,11 @@ def test_a_figure_is_of_what_is_selected(call, tmp_path, monkeypatch):
         (["nowhere", "--averages", "--csv"], "--averages has no effect on --csv, which has every run"),
         (["made", "--threshold", "90", "--json"], "--threshold has no effect on --json"),
         (["nowhere", "--averages", "--json"], "--averages has no effect on --json, which has every run"),
+        (["nowhere", "--training-seeds", "--csv"], "--training-seeds has no effect on --csv, which has"),
+        (["nowhere", "--training-seeds", "--html", "p.html"], "--training-seeds has no effect on --html"),
+        (["nowhere", "--training-seeds", "--intervals"], "--intervals are of the samples of one training"),
+        (["made", "--training-seeds"], "--training-seeds: no model that is shown is another training"),
+        (["--compare", "a", "b", "--training-seeds"], "--training-seeds has no effect on --compare"),
         (["--json", "--markdown", "nowhere"], "--json and --markdown exclude each other; choose one"),
         (["nowhere", "--figure", "f.jpg"], "figure f.jpg: its name must end in .png, .pdf or .svg"),
         (["made", "--figure", "no/f.png"], "figure no/f.png: there is no folder no"),
