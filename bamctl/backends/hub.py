@@ -62,17 +62,17 @@ class HubModel:
         """Positions: of the prompt and of what is generated; None where the model has no limit of its own."""
         return self.positions.limit
 
-    @property
-    def limit_note(self) -> str:
-        """What the limit is, and how to have another one; empty where there is none."""
+    def limit_note(self, wanted: int) -> str:
+        """What the limit is, and how to have one of `wanted` positions; empty where there is none."""
         limit, field = self.positions.limit, self.positions.field
         if limit is None:
             return ""
         if self.positions.encoding == "learned":
             return f"{limit} positions, of which each was learned; there are no more"
-        ways = f"try it with --model-arg {field}={2 * limit}"
+        factor = -(-wanted // limit)
+        ways = f"try it with --model-arg {field}={factor * limit}"
         if self.positions.encoding == "rotary":
-            scaling = '{"rope_type":"yarn","factor":4.0}'
+            scaling = f'{{"rope_type":"yarn","factor":{factor}.0}}'
             ways = f"stretch it with --model-arg rope_scaling='{scaling}', or {ways}"
         return f"{limit} positions, the {field} of its configuration; {ways}"
 

@@ -35,9 +35,8 @@ class OpenedModel(Protocol):
     def longest_prompt(self) -> int | None:
         """Tokens, those that are generated included; None where the model has no limit of its own."""
 
-    @property
-    def limit_note(self) -> str:
-        """Where that limit is from and what moves it, for an error; empty where there is none."""
+    def limit_note(self, wanted: int) -> str:
+        """Where that limit is from and what moves it to `wanted` tokens; empty where there is none."""
 
     def start(self, *, device: str, dtype: str, share_prefixes: bool, longest: int) -> Backend:
         """Reads the weights.
@@ -61,7 +60,10 @@ class NativeModel:
 
     checkpoint: Checkpoint
     longest_prompt: int | None = None
-    limit_note: str = ""
+
+    def limit_note(self, wanted: int) -> str:
+        """See `OpenedModel`: there is no limit."""
+        return ""
 
     @property
     def name(self) -> str:

@@ -93,27 +93,37 @@ def _two_results(
 def _two_models(
     names: tuple[str, str], paths: Sequence[Path], tasks: Sequence[str]
 ) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    from bamctl.report.runs import select_runs
+    from bamctl.report.runs import model_labels, select_runs
     from bamctl.results.store import load_samples
 
     if names[0] == names[1]:
         raise BadInput(f"--compare {' '.join(names)}: is one model; name two")
     samples = load_samples(paths)
-    known = set(samples["model"])
     where = ", ".join(map(str, paths))
-    if not known:
+    if samples.empty:
         raise BadInput(f"no results in {where}; bamctl passkey makes some")
     for name in names:
-        if name not in known:
+        if not _is_meant(samples, name).any():
             raise BadInput(
                 f"--compare {name}: neither a model with results in {where} nor, without a path, a folder of"
-                f" results{did_you_mean(name, known)}"
+                f" results{did_you_mean(name, set(samples['model']))}"
             )
     selected = select_runs(samples, tasks=tasks, models=[])
-    for name in names:
-        if not (selected["model"] == name).any():
+    sides = [selected[_is_meant(selected, name)] for name in names]
+    for name, side in zip(names, sides, strict=True):
+        if side.empty:
             raise BadInput(f"no results of these tasks by {name} in {where}")
-    return selected[selected["model"] == names[0]], selected[selected["model"] == names[1]]
+        if len(labels := model_labels(side)) > 1:
+            raise BadInput(f"--compare {name}: several models have this name; name {' or '.join(labels)}")
+    return sides[0], sides[1]
+
+
+def _is_meant(samples: "pd.DataFrame", name: str) -> "pd.Series":
+    """The rows of the model of that name, or ``NAME@DIGEST``; a name that looks like a pattern is none."""
+    from bamctl.report.runs import fits_model
+
+    named = samples["model"] == name
+    return named if named.any() or "@" not in name else fits_model(samples, name)
 
 
 def _print(table: "ComparisonTable", differing: "DifferingTable") -> None:

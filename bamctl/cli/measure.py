@@ -367,10 +367,11 @@ def _check_request(task: "Task", request: "EvaluationRequest", model: "OpenedMod
 
     check_request(task, request, None, model.name)
     longest = max(request.lengths)
-    if model.longest_prompt is not None and longest + room > model.longest_prompt:
+    wanted = longest + room
+    if model.longest_prompt is not None and wanted > model.longest_prompt:
         asked = f"length {format_length(longest)}"
         asked += f" and the {room} tokens of an answer are" if room else " is"
-        raise BadInput(f"{asked} beyond what {model.name} reads: {model.limit_note}")
+        raise BadInput(f"{asked} beyond what {model.name} reads: {model.limit_note(wanted)}")
 
 
 def _print_results(summaries: "list[RunSummary]") -> None:

@@ -48,7 +48,7 @@ def report(
         typer.Option(
             "--training-seeds",
             help="One row for all trainings of a model, NAME, NAME-2, NAME-3 …: the mean and the range of"
-            " their scores.",
+            " their scores. Losses keep a row a training.",
         ),
     ] = False,
     figure: Annotated[
@@ -130,7 +130,7 @@ def report(
     if averages and rows:
         raise BadInput(f"--averages has no effect on {rows}, which has every run; leave one out")
     if training_seeds:
-        _check_training_seeds(rows=rows, intervals=intervals, html=html)
+        _check_training_seeds(rows=rows, intervals=intervals, figure=figure, html=html)
     if plot is not None:
         check_plot(plot)
         if figure is None:
@@ -176,7 +176,11 @@ def report(
     accuracy = everything[everything["metric"] != LOSS]
     share = (THRESHOLD if threshold is None else threshold) / 100
     tables: list[AccuracyTable | SpreadTable | LossTable] = []
-    if averages or training_seeds or not accuracy.empty:
+    if training_seeds and accuracy.empty:
+        raise BadInput(
+            "--training-seeds has no effect on losses, and these results have no scores; leave it out"
+        )
+    if averages or not accuracy.empty:
         of_runs = build_table(accuracy, threshold=share, averages_only=averages)
         tables.append(spread_over_seeds(of_runs) if training_seeds else of_runs)
     if len(accuracy) < len(everything) and not averages:
@@ -224,11 +228,12 @@ def _refuse_beside_compare(**options: object) -> None:
             raise BadInput(f"--{name.replace('_', '-')} has no effect on --compare; leave one out")
 
 
-def _check_training_seeds(*, rows: str | None, intervals: bool, html: Path | None) -> None:
-    if rows or html is not None:
-        raise BadInput(
-            f"--training-seeds has no effect on {rows or '--html'}, which has every run; leave one out"
-        )
+def _check_training_seeds(
+    *, rows: str | None, intervals: bool, figure: Path | None, html: Path | None
+) -> None:
+    others = {rows: rows, "--figure": figure, "--html": html}
+    for name in (name for name, asked_for in others.items() if asked_for):
+        raise BadInput(f"--training-seeds has no effect on {name}, which has every training; leave one out")
     if intervals:
         raise BadInput(
             "--intervals are of the samples of one training, and --training-seeds shows ranges over several;"

@@ -20,7 +20,11 @@ ResultPaths = Annotated[
 ]
 ModelFilter = Annotated[
     list[str] | None,
-    typer.Option("--model", metavar="MODEL", help="This model alone; a pattern, or repeat it."),
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="This model alone; a pattern, NAME@DIGEST of several with one name, or repeat it.",
+    ),
 ]
 
 

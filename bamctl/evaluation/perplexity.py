@@ -65,7 +65,12 @@ class LossSummary:
 
 
 def check_context(
-    stretches: Stretches, window: int | None, *, longest: int | None, model: str, limit_note: str = ""
+    stretches: Stretches,
+    window: int | None,
+    *,
+    longest: int | None,
+    model: str,
+    limit_note: Callable[[int], str] = lambda wanted: "",
 ) -> None:
     """Checks what can be checked before anything is written.
 
@@ -74,7 +79,7 @@ def check_context(
         window: the sliding window in tokens; None for the full context.
         longest: the most tokens that the model reads; None where it has no limit of its own.
         model: its name.
-        limit_note: where that limit is from and what moves it.
+        limit_note: where that limit is from and what moves it to so many tokens.
 
     Raises:
         BadInput: the model does not read so much at once, or the window is too short or no window at all.
@@ -83,7 +88,7 @@ def check_context(
     if longest is not None and read > longest:
         raise BadInput(
             f"{option} {format_length(read)} is beyond what {model} reads:"
-            f" {limit_note or f'{longest} tokens; lower it'}"
+            f" {limit_note(read) or f'{longest} tokens; lower it'}"
         )
     if window is None:
         return

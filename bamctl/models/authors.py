@@ -144,6 +144,7 @@ def _read_args(path: Path) -> _Args:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         problem = "is missing" if first["type"] == "missing" else _lowered(first["msg"])
+        problem = re.sub(r" or instance of \w+", "", problem)  # a class of ours
         raise BadInput(f"{path}: {where}: {problem}") from None
 
 
@@ -266,6 +267,8 @@ def _check_tensors(folder: Path, stored: Mapping[str, Tensor], config: BamConfig
             raise BadInput(
                 f"{folder}: tensor {name} is {list(value.shape)} in {WEIGHTS}, {ARGS} asks for {list(shape)}"
             )
+        if value.is_meta:
+            raise BadInput(f"{folder}: tensor {name} has no values in {WEIGHTS}: it is of device meta")
         if value.dtype not in FLOATS or value.layout != torch.strided:
             raise BadInput(
                 f"{folder}: tensor {name} is {value.dtype}, {value.layout}; dense floating-point numbers of"
@@ -282,7 +285,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     originals: dict[str, str] = {}
     for key, value in content.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise BadInput(f"{file} is no state dict: {key!r} is a {type(value).__name__}, no tensor")
+            what = "is no name" if not isinstance(key, str) else f"is a {type(value).__name__}, no tensor"
+            raise BadInput(f"{file} is no state dict: {key!r} {what}")
         name = PREFIXES.sub("", key)
         if name in tensors:
             raise BadInput(f"{file}: tensor {name} is there twice, as {originals[name]} and as {key}")

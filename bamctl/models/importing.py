@@ -63,7 +63,8 @@ def import_checkpoint(
             target.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(target)
     except (OSError, SafetensorError) as error:
-        raise RunFailed(f"{target} cannot be written ({one_line(error)})") from None
+        told = getattr(error, "strerror", None) or one_line(error)  # it names a file that nobody knows of
+        raise RunFailed(f"{target} cannot be written ({told})") from None
     return _open(str(target.absolute()), None)
 
 

@@ -61,7 +61,7 @@ def name_runs(runs: Sequence[Mapping[Any, Any]]) -> Naming:
     models = list(dict.fromkeys(map(_model, runs)))
     given = [name for name, _ in models]
     called = {
-        (name, digest): f"{name} @{digest.rpartition(':')[2][:7]}" if given.count(name) > 1 else name
+        (name, digest): f"{name} @{_short(digest)}" if given.count(name) > 1 else name
         for name, digest in models
     }
     differing = tuple(column for column in _CONDITIONS if len({run[column] for run in runs}) > 1)
@@ -132,23 +132,56 @@ def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequenc
     Args:
         accuracy: rows of ACCURACY_SCHEMA, or of SAMPLE_SCHEMA.
         tasks: names of tasks, or patterns such as ``niah_*``.
-        models: names of models, or patterns.
+        models: as `fits_model` takes them.
 
     Raises:
         BadInput: a name or pattern fits no row.
     """
-    selected = accuracy
+    chosen = pd.Series(True, index=accuracy.index)
     for column, patterns in (("task", tasks), ("model", models)):
-        known = set(accuracy[column].unique())
-        chosen: set[str] = set()
+        of_column = pd.Series(not patterns, index=accuracy.index)
         for pattern in patterns:
-            fitting = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-            if not fitting:
+            fitting = fits_model(accuracy, pattern) if column == "model" else _fits(accuracy[column], pattern)
+            if not fitting.any():
+                known = set(accuracy[column].unique())
                 raise BadInput(f"no results of {column} {pattern!r}{did_you_mean(pattern, known)}")
-            chosen |= fitting
-        if patterns:
-            selected = selected[selected[column].isin(chosen)]
-    return selected
+            of_column |= fitting
+        chosen &= of_column
+    return accuracy[chosen]
+
+
+def fits_model(frame: pd.DataFrame, pattern: str) -> pd.Series:
+    """Whether each row is of a model that is meant.
+
+    Args:
+        frame: has the columns model and model_digest.
+        pattern: a name or a pattern of names, of models with one name also ``NAME@DIGEST`` as tables call
+            them, of which the beginning is enough.
+    """
+    fitting = _fits(frame["model"], pattern)
+    name, at, beginning = pattern.rpartition("@")
+    if fitting.any() or not (at and beginning):
+        return fitting
+    digests = {digest for digest in frame["model_digest"].unique() if _hex(digest).startswith(beginning)}
+    return _fits(frame["model"], name.rstrip()) & frame["model_digest"].isin(digests)
+
+
+def model_labels(frame: pd.DataFrame) -> list[str]:
+    """The models of the rows as ``NAME@DIGEST``, which tells them apart where they have one name."""
+    models = frame[["model", "model_digest"]].drop_duplicates().sort_values(["model", "model_digest"])
+    return [f"{name}@{_short(digest)}" for name, digest in models.itertuples(index=False)]
+
+
+def _fits(column: pd.Series, pattern: str) -> pd.Series:
+    return column.isin([name for name in column.unique() if fnmatch.fnmatchcase(name, pattern)] + [pattern])
+
+
+def _hex(digest: str) -> str:
+    return digest.rpartition(":")[2]
+
+
+def _short(digest: str) -> str:
+    return _hex(digest)[:7]
 
 
 def _model(run: Mapping[Any, Any]) -> tuple[str, str]:

@@ -30,9 +30,18 @@ class Trainings:
     label: str
     rows: tuple[Row | AverageRow, ...]
 
-    def scores(self) -> tuple[tuple[float, ...], ...]:
-        """The trainings' scores at each length of the table; none at a length where one of them has none."""
-        return tuple(_all_known(scores) for scores in zip(*(row.scores for row in self.rows), strict=True))
+    def scores(self, lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+        """The trainings' scores at each length of the table.
+
+        There are none at a length where one of them has none, or another number of samples: a mean over
+        unlike samples would tell easy ones from hard ones.
+        """
+        columns = zip(
+            zip(*(row.scores for row in self.rows), strict=True),
+            zip(*(_sample_counts(row, lengths) for row in self.rows), strict=True),
+            strict=True,
+        )
+        return tuple(_all_known(scores) if len(set(counts)) == 1 else () for scores, counts in columns)
 
     @property
     def unlearned(self) -> tuple[str, ...]:
@@ -61,7 +70,7 @@ class SpreadTable:
     def scores(self) -> list[tuple[float | None, ...]]:
         """The mean scores at each length, in the order of `body`."""
         return [
-            tuple(fmean(scores) if scores else None for scores in row.scores())
+            tuple(fmean(scores) if scores else None for scores in row.scores(self.table.lengths))
             for row in (*self.rows, *self.averages)
         ]
 
@@ -90,7 +99,7 @@ class SpreadTable:
         unlearned = [label for row in rows for label in row.unlearned]
         what = (
             "A row is the mean over trainings of one recipe with different seeds, in brackets the lowest and"
-            " the highest where they differ; none where one of them has no score. All have the same samples."
+            " the highest where they differ; there is none where they do not have the same samples."
             f" Another training lies in the range with a chance of at least {chances}."
         )
         return [
@@ -112,21 +121,22 @@ class SpreadTable:
         ]
 
     def _cell(self, trainings: Trainings, column: int, separator: str) -> str:
-        scores = trainings.scores()[column]
+        scores = trainings.scores(self.table.lengths)[column]
+        mark = UNFINISHED_MARK if any(row.unfinished[column] for row in trainings.rows) else ""
         if scores:
-            unfinished = any(row.unfinished[column] for row in trainings.rows)
-            return f"{UNFINISHED_MARK if unfinished else ''}{spread_text(scores, separator)}"
+            return f"{mark}{spread_text(scores, separator)}"
         cells = [row.cells[column] for row in trainings.rows if isinstance(row, Row)]
         texts = {cell_text(cell, whole=False, separator=None) for cell in cells}
-        return texts.pop() if len(texts) == 1 else NO_DATA  # all of them skipped, for example
+        # All of them may be skipped, for example.
+        return texts.pop() if len(texts) == 1 else f"{mark}{NO_DATA}"
 
     def _effective(self, trainings: Trainings, separator: str) -> str:
-        """The trainings' effective lengths, from the shortest to the longest."""
+        """The trainings' effective lengths, from the shortest to the longest; of the same lengths alone."""
+        of_trainings = [self.table.tested(row) for row in trainings.rows]
+        if not of_trainings[0] or len({frozenset(tested) for tested in of_trainings}) > 1:
+            return NO_DATA
         lengths = []
-        for row in trainings.rows:
-            tested = self.table.tested(row)
-            if not tested:
-                return NO_DATA
+        for tested in of_trainings:
             effective = effective_length(tested, self.table.threshold)
             lengths.append((effective or 0, effective_text(effective, tested)))
         (_, shortest), (_, longest) = min(lengths), max(lengths)
@@ -146,7 +156,7 @@ def spread_over_seeds(table: AccuracyTable) -> SpreadTable:
     if all(len(row.rows) == 1 for row in (*rows, *averages)):
         raise BadInput(
             "--training-seeds: no model that is shown is another training of one beside it, as NAME-2 is of"
-            " NAME; leave it out"
+            " NAME if both have the same position encoding and no other model has their names; leave it out"
         )
     return SpreadTable(table=table, rows=rows, averages=averages)
 
@@ -175,6 +185,13 @@ def _length_averages(trainings: Trainings, separator: str) -> list[str]:
     mark = FEWER_LENGTHS_MARK if rows[0].fewer_lengths else ""
     means = zip(*(row.over_lengths for row in rows), strict=True)
     return [f"{spread_text(of_trainings, separator)}{mark}" for of_trainings in means]
+
+
+def _sample_counts(row: Row | AverageRow, lengths: Sequence[int]) -> list[tuple[int, ...]]:
+    """The number of samples at each of these lengths, of an average that of each task."""
+    if isinstance(row, Row):
+        return [() if cell is None else (cell.n,) for cell in row.cells]
+    return [tuple(scores.n for scores in row.average.samples.get(length, ())) for length in lengths]
 
 
 def _all_known(scores: Sequence[float | None]) -> tuple[float, ...]:

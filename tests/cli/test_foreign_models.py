@@ -1,5 +1,7 @@
 """Models of other architectures through the command line, and several models at once."""
 
+import re
+import shlex
 import shutil
 
 import pytest
@@ -57,16 +59,29 @@ def test_a_llama_is_measured(folder, call, backend):
 
 
 def test_lengths_beyond_its_positions_are_refused_and_stretched(folder, call):
-    for options in (["--lengths", "1k"], ["--lengths", "512"], ["--max-len", "1k"]):
+    for options, factor in ((["--lengths", "1k"], 3), (["--lengths", "512"], 2), (["--max-len", "1k"], 3)):
         outcome = call("passkey", "--model", "llama", "--samples", "2", *options)
         assert (outcome.status, outcome.out) == (2, "")
         assert "tokens of an answer are beyond what llama reads: 512 positions" in outcome.err
-        assert '--model-arg rope_scaling=\'{"rope_type":"yarn","factor":4.0}\'' in outcome.err
+        scaling = f'{{"rope_type":"yarn","factor":{factor}.0}}'
+        assert f"--model-arg rope_scaling='{scaling}'" in outcome.err
+        assert f"--model-arg max_position_embeddings={512 * factor}" in outcome.err
         assert not (folder / "results").exists()
     stretched = ["--model-arg", 'rope_scaling={"rope_type":"yarn","factor":4.0}', "--lengths", "1k"]
     outcome = call("passkey", "--model", "llama", "--samples", "1", *stretched)
     assert outcome.status == 0, outcome
     assert set(samples(folder)["model"]) == {"llama (rope_scaling={rope_type:yarn,factor:4.0})"}
+
+
+def test_what_a_refused_length_is_told_to_try_is_enough(folder, call):
+    refused = call("passkey", "--model", "llama", "--samples", "1", "--lengths", "512")
+    tried = re.findall(r"--model-arg (\S+?)(?:, or |\n)", refused.err)
+    assert len(tried) == 2
+    for argument in (shlex.split(typed)[0] for typed in tried):
+        outcome = call(
+            *("passkey", "--model", "llama", "--samples", "1", "--lengths", "512", "--model-arg", argument)
+        )
+        assert outcome.status == 0, outcome
 
 
 def test_lengths_that_nobody_chose_stay_within_its_positions(folder, call):

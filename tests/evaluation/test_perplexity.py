@@ -254,8 +254,14 @@ def test_what_just_fits_is_not_refused(make_stretches, window, longest):
 
 
 def test_what_moves_a_limit_is_told(make_stretches):
-    with pytest.raises(BadInput, match=r"reads: 99 positions; stretch it$"):
-        check_context(make_stretches(), None, longest=99, model="x", limit_note="99 positions; stretch it")
+    with pytest.raises(BadInput, match=r"reads: 99 positions; stretch it to 600$"):
+        check_context(
+            make_stretches(),
+            None,
+            longest=99,
+            model="x",
+            limit_note=lambda wanted: f"99 positions; stretch it to {wanted}",
+        )
 
 
 @pytest.mark.parametrize(("dtype", "hint"), [("float16", "; try --dtype float32"), ("float32", "")])

@@ -320,7 +320,11 @@ WEIGHT_DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a number for a name": (
         lambda f: _edit_weights(f, lambda w: w.update({3: torch.zeros(2)})),
-        "model.pt is no state dict: 3 is a Tensor",
+        "model.pt is no state dict: 3 is no name",
+    ),
+    "no values": (
+        lambda f: _edit_weights(f, lambda w: w.update({"norm.weight": torch.ones(32, device="meta")})),
+        "tensor norm.weight has no values in model.pt: it is of device meta",
     ),
     "one name twice": (
         lambda f: _edit_weights(f, lambda w: w.update({"module.norm.weight": torch.ones(32)})),
@@ -507,6 +511,7 @@ def test_what_is_wrong_with_the_arguments(damage: Callable[[Path], Any], told: s
     message = _refused(lambda: _open(folder))
     assert told in message
     assert str(folder) in message
+    assert "instance of" not in message  # a class of this code
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -140,6 +140,22 @@ def test_two_models_of_the_same_results(call, tmp_path, where):
     assert frame["difference"].tolist() == [pytest.approx(-2 / 3)]
 
 
+def test_models_of_one_name_are_compared_by_their_digests(call, tmp_path):
+    two_models(tmp_path / "results")
+    make_results(
+        tmp_path / "results", ["1", "1", "2"], task_digest="passkey", model_digest="sha256:0123456789"
+    )
+    told = r"^--compare tiny: several models have this name; name tiny@0123456 or tiny@tiny-di$"
+    with pytest.raises(BadInput, match=told):
+        call("results", "--compare", "tiny", "other")
+    for name in ("tiny@0123456", "tiny @0123456", "tiny@01"):
+        text, _ = call("results", "--compare", name, "other", "--csv")
+        frame = pd.read_csv(io.StringIO(text))
+        assert frame[["only_a_right", "only_b_right"]].values.tolist() == [[1, 0]]
+    text, _ = call("results", "--compare", "tiny@tiny", "tiny@01", "--csv")
+    assert pd.read_csv(io.StringIO(text))["only_a_right"].tolist() == [1]
+
+
 def test_where_a_path_is_given_a_folder_of_a_model_s_name_does_not_matter(call, tmp_path):
     two_models(tmp_path / "results")
     (tmp_path / "tiny").mkdir()
@@ -182,6 +198,7 @@ def test_tasks_and_models_are_selected_on_either_side(call, tmp_path):
         (["a", "b", "b"], "--compare a: neither a model with results in b nor, without a path, a folder of"),
         (["tiny", "tinny", "a"], "--compare tinny: neither a model with results in a nor, without a path, a"),
         (["tiny", "tiny", "a"], "--compare tiny tiny: is one model; name two"),
+        (["tiny@00", "tiny", "a"], "--compare tiny@00: neither a model with results in a nor"),
         (["tiny", "other", "empty"], "no results in empty; bamctl passkey makes some"),
         (["tiny", "other"], "results: no such file or folder"),
         (["tiny", "other", "a", "--model", "tiny"], "--model has no effect where tiny and other are models"),

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from rich.console import Console
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from bamctl.cli.report_command import THRESHOLD, print_accuracy, report
 from bamctl.errors import BadInput
 from bamctl.report.table import RULER_THRESHOLD
-from bamctl.results.schema import ModelFacts, RunIdentity, SampleRow
+from bamctl.results.schema import SAMPLE_SCHEMA, ModelFacts, RunIdentity, SampleRow
 from bamctl.results.store import RunStore
 
 
@@ -183,6 +185,14 @@ def test_trainings_with_other_seeds_are_one_row(call, tmp_path):
         call("--training-seeds", "--model", "tiny-2")
 
 
+def test_losses_have_no_spread_over_trainings(call, tmp_path, make_losses):
+    table = pa.Table.from_pandas(make_losses({256: [3.0, 3.5]}), schema=SAMPLE_SCHEMA, preserve_index=False)
+    pq.write_table(table, tmp_path / "losses.parquet")
+    assert "perplexity" in call("losses.parquet")
+    with pytest.raises(BadInput, match="--training-seeds has no effect on losses"):
+        call("losses.parquet", "--training-seeds")
+
+
 def test_a_figure_beside_the_table(call, tmp_path):
     make_ruler_results(tmp_path / "results")
     assert call("--figure", "f.png") == call()
@@ -225,6 +235,7 @@ def test_a_figure_is_of_what_is_selected(call, tmp_path, monkeypatch):
         (["made", "--threshold", "90", "--json"], "--threshold has no effect on --json"),
         (["nowhere", "--averages", "--json"], "--averages has no effect on --json, which has every run"),
         (["nowhere", "--training-seeds", "--csv"], "--training-seeds has no effect on --csv, which has"),
+        (["nowhere", "--training-seeds", "--figure", "f.png"], "--training-seeds has no effect on --figure"),
         (["nowhere", "--training-seeds", "--html", "p.html"], "--training-seeds has no effect on --html"),
         (["nowhere", "--training-seeds", "--intervals"], "--intervals are of the samples of one training"),
         (["made", "--training-seeds"], "--training-seeds: no model that is shown is another training"),

@@ -61,15 +61,43 @@ def test_no_mean_where_a_training_has_no_score(make_run):
     )
     assert table.body() == [
         ["alone", "1", "512", "100", "100", "skip", "fail", ">=1k"],
-        ["m", "2", "512", "100", "-", "skip", "-", ">=512 to >=1k"],
+        ["m", "2", "512", "100", "-", "skip", "-", "-"],
     ]
     assert table.scores()[-1] == (1.0, None, None, None)
 
 
+def test_no_mean_of_unlike_samples(make_run):
+    """Their difference would be one of samples as well."""
+    table = spread(*trainings(make_run, m={512: (20, 20), 1024: (3, 3)}, m_2={512: (20, 20), 1024: (1, 2)}))
+    assert table.body()[0][3:] == ["100", "~-", ">=512"]
+    assert table.scores() == [(1.0, None)]
+    assert table.body()[-1] == ["n", "", "", "20", "2-3", ""]
+
+
 def test_unfinished_means_are_marked(make_run):
-    table = spread(*trainings(make_run, m={512: (20, 20), 1024: (20, 20)}, m_2={512: (20, 20), 1024: (9, 9)}))
-    assert table.body()[0][3:] == ["100", "~100", ">=512 to >=1k"]
-    assert table.body()[-1] == ["n", "", "", "20", "9-20", ""]
+    table = spread(*trainings(make_run, m={512: (20, 20), 1024: (9, 9)}, m_2={512: (20, 20), 1024: (9, 9)}))
+    assert table.body()[0][3:] == ["100", "~100", ">=512"]
+
+
+def test_averages_of_unlike_samples_have_no_mean(make_run):
+    def averaged(model, n):
+        runs = [
+            make_run(
+                {512: (n, n), 1024: (20, 20)},
+                f"{model}{task}",
+                model=model,
+                model_digest=model,
+                task=task,
+                depth_policy="ruler",
+                metric="exact",
+            )
+            for task in ("niah_single_1", "vt")
+        ]
+        return pd.concat(runs, ignore_index=True)
+
+    assert spread(averaged("m", 20), averaged("m-2", 20), averages_only=True).body()[0][3] == "100"
+    table = spread(averaged("m", 20), averaged("m-2", 10), averages_only=True)
+    assert table.body()[0][3:5] == ["~-", "100"]
 
 
 def test_runs_at_other_settings_are_other_rows(make_run):
@@ -103,7 +131,7 @@ def test_averages_over_other_lengths_are_not_put_together(make_ruler):
     first = make_ruler({"vt": (80.0, 60.0), "niah_single_1": (100.0, 90.0)}, model="m", model_digest="m")
     second = make_ruler({"vt": (80.0,), "niah_single_1": (100.0,)}, model="m-2", model_digest="m-2")
     row = spread(first, second, averages_only=True).body()[0]
-    assert row[3:] == ["90", "-", "4k to >=4k", "-", "-", "-"]
+    assert row[3:] == ["90", "-", "-", "-", "-", "-"]
 
 
 def test_models_without_another_training_have_no_spread(make_run):

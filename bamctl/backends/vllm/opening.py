@@ -49,10 +49,9 @@ class VllmModel:
         """See `HubModel.longest_prompt`."""
         return self.opened.longest_prompt
 
-    @property
-    def limit_note(self) -> str:
+    def limit_note(self, wanted: int) -> str:
         """See `HubModel.limit_note`."""
-        return self.opened.limit_note
+        return self.opened.limit_note(wanted)
 
     def start(self, *, device: str, dtype: str, share_prefixes: bool, longest: int) -> "VllmBackend":
         """See `bamctl.backends.opening.OpenedModel.start`."""
