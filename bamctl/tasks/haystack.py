@@ -72,12 +72,10 @@ def read_text(path: Path) -> str:
     """Reads a haystack's text exactly: encoding it again gives the file's bytes.
 
     Raises:
-        BadInput: there is no such file, it cannot be read, is no text in UTF-8, or holds nothing but white
-            space.
+        BadInput: there is no such file, it cannot be read, is not UTF-8, or holds nothing but white space.
     """
     try:
-        content = path.expanduser().read_bytes()
-        text = content.decode("utf-8")
+        text = path.expanduser().read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
     except FileNotFoundError:
@@ -90,8 +88,6 @@ def read_text(path: Path) -> str:
         ValueError,
     ) as error:  # unreadable, no home folder for ~, a NUL in the path
         raise BadInput(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if 0 in content:  # which UTF-8 allows, and no text has
-        raise BadInput(f"{path} is no text (byte {content.index(0)} is 0); name a UTF-8 text file")
     if not text.strip():
         raise BadInput(f"{path} is empty; name a UTF-8 text file with sentences in it")
     return text
