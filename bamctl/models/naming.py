@@ -51,8 +51,6 @@ def find_path(name_or_path: str, *, kind: str = "model") -> Path:
     known = model_folders()
     if name_or_path in known:
         return known[name_or_path]
-    if not name_or_path:
-        raise BadInput(f"a {kind} has an empty name; write its name or its folder")
     path = _existing(name_or_path)
     if path is None and (fitting := [name for name in known if fnmatchcase(name, name_or_path)]):
         raise BadInput(f"{name_or_path!r} is a pattern, and one {kind} is wanted: {' or '.join(fitting)}")

@@ -63,6 +63,12 @@ def test_no_such_name(here: Path) -> None:
     assert _message(lambda: find_path("zzz", kind="tokenizer")).startswith("there is no tokenizer 'zzz'")
 
 
+def test_a_pattern_where_one_is_wanted(here: Path) -> None:
+    told = "'c-*' is a pattern, and one model is wanted: c-1 or c-2"
+    assert _message(lambda: find_model("c-*")) == told
+    assert _message(lambda: find_path("c-*", kind="tokenizer")) == told.replace("model", "tokenizer")
+
+
 @pytest.mark.parametrize(
     "name", ["nonesuch", "/nonesuch/folder", "x" * 5000, "~nobody-of-this-name/x", "a\0b"], ids=range(5)
 )
