@@ -1,5 +1,6 @@
 """The checkpoints that are shipped do what their cards say, at lengths that a test can afford."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bamctl.tasks.catalog import build_task, load_spec, ruler_tasks
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "models/tiny-bam-ssmax"
 SMALL = ROOT / "models/small-bam-ssmax"
+SEEDS = sorted((ROOT / "models/seeds").iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def test_it_finds_the_key_far_beyond_its_training_length(backend, haystack, tmp_
         ("small-sinusoidal", ruler_tasks("niah_*"), "ruler"),
         ("small-sinusoidal-ssmax", ["passkey"], "equidistant"),
         ("small-sinusoidal-ssmax", ruler_tasks("niah_*"), "ruler"),
-        ("seeds/small-bam-ssmax-2", ["passkey"], "equidistant"),
+        *((f"seeds/{folder.name}", ["passkey"], "equidistant") for folder in SEEDS),
     ],
 )
 def test_the_reference_runs_are_of_the_shipped_checkpoints(model, tasks, depths):
@@ -106,7 +108,20 @@ def test_the_small_checkpoint_finds_needles_far_beyond_its_training_length(tmp_p
         assert (samples["prompt_tokens"] == samples["length"] - 128).all()
 
 
-FAMILY = sorted([*(ROOT / "models").glob("small-*"), *(ROOT / "models/seeds").iterdir()])
+FAMILY = sorted([*(ROOT / "models").glob("small-*"), *SEEDS])
+
+
+def test_four_encodings_have_three_trainings_each():
+    """They differ in nothing but the seed."""
+    for name in ("small-alibi", "small-bam-ssmax", "small-nope", "small-rope"):
+        recipes = [
+            load_recipe(folder / "recipe.yaml")
+            for folder in FAMILY
+            if re.fullmatch(rf"{name}(-\d)?", folder.name)
+        ]
+        assert sorted(recipe.seed for recipe in recipes) == [1, 2, 3]
+        told_apart = {"name", "summary", "seed", "search", "limits"}
+        [_] = {recipe.model_dump_json(exclude=told_apart) for recipe in recipes}
 
 
 @pytest.mark.parametrize("folder", FAMILY, ids=lambda folder: folder.name)
