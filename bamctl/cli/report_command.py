@@ -231,9 +231,11 @@ def _refuse_beside_compare(**options: object) -> None:
 def _check_training_seeds(
     *, rows: str | None, intervals: bool, figure: Path | None, html: Path | None
 ) -> None:
-    others = {rows: rows, "--figure": figure, "--html": html}
-    for name in (name for name, asked_for in others.items() if asked_for):
-        raise BadInput(f"--training-seeds has no effect on {name}, which has every training; leave one out")
+    for name, asked_for in ((rows, rows), ("--figure", figure), ("--html", html)):
+        if asked_for:
+            raise BadInput(
+                f"--training-seeds has no effect on {name}, which has every training; leave one out"
+            )
     if intervals:
         raise BadInput(
             "--intervals are of the samples of one training, and --training-seeds shows ranges over several;"

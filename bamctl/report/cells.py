@@ -83,6 +83,11 @@ def effective_text(effective: int | None, tested: Collection[int]) -> str:
     return f"{'>=' if effective == max(tested) else ''}{format_length(effective)}"
 
 
+def is_whole_percent(share: float) -> bool:
+    """Whether a share is a whole number of percent, but for rounding."""
+    return abs(100 * share - round(100 * share)) < 1e-9
+
+
 def percent(share: float, *, whole: bool) -> str:
     """A share in percent; 0 and 100 are kept for what is exactly that."""
     if whole or share in (0, 1):

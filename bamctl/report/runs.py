@@ -1,6 +1,8 @@
 """Which runs a table shows, in what order, and what tells them apart."""
 
 import fnmatch
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,17 +139,19 @@ def select_runs(accuracy: pd.DataFrame, *, tasks: Sequence[str], models: Sequenc
     Raises:
         BadInput: a name or pattern fits no row.
     """
-    chosen = pd.Series(True, index=accuracy.index)
+    chosen = []
     for column, patterns in (("task", tasks), ("model", models)):
-        of_column = pd.Series(not patterns, index=accuracy.index)
-        for pattern in patterns:
-            fitting = fits_model(accuracy, pattern) if column == "model" else _fits(accuracy[column], pattern)
-            if not fitting.any():
+        fitting = [
+            fits_model(accuracy, pattern) if column == "model" else _fits(accuracy[column], pattern)
+            for pattern in patterns
+        ]
+        for pattern, rows in zip(patterns, fitting, strict=True):
+            if not rows.any():
                 known = set(accuracy[column].unique())
                 raise BadInput(f"no results of {column} {pattern!r}{did_you_mean(pattern, known)}")
-            of_column |= fitting
-        chosen &= of_column
-    return accuracy[chosen]
+        if fitting:
+            chosen.append(functools.reduce(operator.or_, fitting))
+    return accuracy[functools.reduce(operator.and_, chosen)] if chosen else accuracy  # which may be large
 
 
 def fits_model(frame: pd.DataFrame, pattern: str) -> pd.Series:

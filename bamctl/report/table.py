@@ -22,6 +22,7 @@ from bamctl.report.cells import (
     cell_text,
     count_text,
     effective_text,
+    is_whole_percent,
     read_cell,
     share_text,
 )
@@ -78,7 +79,7 @@ class AccuracyTable:
             separator: what stands between a cell's score and its interval.
         """
         scores = [score for row in self.rows for score in row.scores if score is not None]
-        whole = all(abs(100 * score - round(100 * score)) < 1e-9 for score in scores)
+        whole = all(map(is_whole_percent, scores))
         between = separator if intervals else None
         blank = [""] * len(LENGTH_AVERAGES) if self.averages else []
         texts = []
@@ -86,7 +87,7 @@ class AccuracyTable:
             cells = [cell_text(cell, whole=whole, separator=between) for cell in row.cells]
             label = row.label if row.learned else f"{row.label} {UNLEARNED_MARK}"
             effective = self._effective(row, row.intervals, between)
-            texts.append([label, *self._train_of(row), *cells, effective, *blank])
+            texts.append([label, *self.train_of(row), *cells, effective, *blank])
         for average in self.averages:
             known = average.intervals(self.lengths) if intervals else (None,) * len(self.lengths)
             cells = [
@@ -102,7 +103,7 @@ class AccuracyTable:
             texts.append(
                 [
                     average.label,
-                    *self._train_of(average),
+                    *self.train_of(average),
                     *cells,
                     self._effective(average, known, between),
                     *(
@@ -240,7 +241,8 @@ class AccuracyTable:
     def _train(self, column: list[str]) -> list[str]:
         return column if any(row.train_length is not None for row in self.runs) else []
 
-    def _train_of(self, row: Row | AverageRow) -> list[str]:
+    def train_of(self, row: Row | AverageRow) -> list[str]:
+        """The text of the column of train lengths, where there is one."""
         return self._train([NO_DATA if row.train_length is None else format_length(row.train_length)])
 
     def _counts(self, lengths: Iterable[int]) -> list[int]:

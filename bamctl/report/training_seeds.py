@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bamctl.errors import BadInput
-from bamctl.lengths import format_length
-from bamctl.report.cells import NO_DATA, UNFINISHED_MARK, cell_text, effective_text, percent
+from bamctl.report.cells import NO_DATA, UNFINISHED_MARK, cell_text, effective_text, is_whole_percent, percent
 from bamctl.report.rows import AverageRow, Row
 from bamctl.report.runs import UNLEARNED, UNLEARNED_MARK
 from bamctl.report.table import FEWER_LENGTHS_MARK, LENGTH_AVERAGES, AccuracyTable
@@ -29,19 +28,12 @@ class Trainings:
 
     label: str
     rows: tuple[Row | AverageRow, ...]
+    scores: tuple[tuple[float, ...], ...]
+    """The trainings' scores at each length of the table.
 
-    def scores(self, lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-        """The trainings' scores at each length of the table.
-
-        There are none at a length where one of them has none, or another number of samples: a mean over
-        unlike samples would tell easy ones from hard ones.
-        """
-        columns = zip(
-            zip(*(row.scores for row in self.rows), strict=True),
-            zip(*(_sample_counts(row, lengths) for row in self.rows), strict=True),
-            strict=True,
-        )
-        return tuple(_all_known(scores) if len(set(counts)) == 1 else () for scores, counts in columns)
+    There are none at a length where one of them has none, or another number of samples: a mean over unlike
+    samples would tell easy ones from hard ones.
+    """
 
     @property
     def unlearned(self) -> tuple[str, ...]:
@@ -70,7 +62,7 @@ class SpreadTable:
     def scores(self) -> list[tuple[float | None, ...]]:
         """The mean scores at each length, in the order of `body`."""
         return [
-            tuple(fmean(scores) if scores else None for scores in row.scores(self.table.lengths))
+            tuple(fmean(scores) if scores else None for scores in row.scores)
             for row in (*self.rows, *self.averages)
         ]
 
@@ -110,30 +102,33 @@ class SpreadTable:
         ]
 
     def _texts(self, trainings: Trainings, separator: str) -> list[str]:
-        train_length = trainings.rows[0].train_length
-        train = [NO_DATA if train_length is None else format_length(train_length)]
         return [
             f"{trainings.label} {UNLEARNED_MARK}" if trainings.unlearned else trainings.label,
             str(len(trainings.rows)),
-            *(train if self.table.first_length > 1 else []),
+            *self.table.train_of(trainings.rows[0]),
             *(self._cell(trainings, column, separator) for column in range(len(self.table.lengths))),
             self._effective(trainings, separator),
         ]
 
     def _cell(self, trainings: Trainings, column: int, separator: str) -> str:
-        scores = trainings.scores(self.table.lengths)[column]
+        scores = trainings.scores[column]
         mark = UNFINISHED_MARK if any(row.unfinished[column] for row in trainings.rows) else ""
         if scores:
             return f"{mark}{spread_text(scores, separator)}"
         cells = [row.cells[column] for row in trainings.rows if isinstance(row, Row)]
         texts = {cell_text(cell, whole=False, separator=None) for cell in cells}
-        # All of them may be skipped, for example.
-        return texts.pop() if len(texts) == 1 else f"{mark}{NO_DATA}"
+        if len(texts) == 1 and all(row.scores[column] is None for row in trainings.rows):
+            return texts.pop()  # all of them skipped, for example
+        return f"{mark}{NO_DATA}"
 
     def _effective(self, trainings: Trainings, separator: str) -> str:
-        """The trainings' effective lengths, from the shortest to the longest; of the same lengths alone."""
+        """The trainings' effective lengths, from the shortest to the longest; of the same samples alone."""
         of_trainings = [self.table.tested(row) for row in trainings.rows]
-        if not of_trainings[0] or len({frozenset(tested) for tested in of_trainings}) > 1:
+        first, *others = (tested.keys() for tested in of_trainings)
+        shared = {
+            length for length, scores in zip(self.table.lengths, trainings.scores, strict=True) if scores
+        }
+        if not first or not first <= shared or any(other != first for other in others):
             return NO_DATA
         lengths = []
         for tested in of_trainings:
@@ -152,7 +147,7 @@ def spread_over_seeds(table: AccuracyTable) -> SpreadTable:
     Raises:
         BadInput: no model of the table has another training in it.
     """
-    rows, averages = _trainings(table.rows), _trainings(table.averages)
+    rows, averages = _trainings(table.rows, table.lengths), _trainings(table.averages, table.lengths)
     if all(len(row.rows) == 1 for row in (*rows, *averages)):
         raise BadInput(
             "--training-seeds: no model that is shown is another training of one beside it, as NAME-2 is of"
@@ -164,23 +159,36 @@ def spread_over_seeds(table: AccuracyTable) -> SpreadTable:
 def spread_text(scores: Sequence[float], separator: str) -> str:
     """Scores of 0 … 1 as their mean in percent and, behind `separator`, their range where they differ."""
     mean, low, high = (
-        percent(score, whole=abs(100 * score - round(100 * score)) < 1e-9)
-        for score in (fmean(scores), min(scores), max(scores))
+        percent(score, whole=is_whole_percent(score)) for score in (fmean(scores), min(scores), max(scores))
     )
     return mean if low == high else f"{mean}{separator}({low}-{high})"
 
 
-def _trainings(rows: Sequence[Row] | Sequence[AverageRow]) -> tuple[Trainings, ...]:
+def _trainings(rows: Sequence[Row] | Sequence[AverageRow], lengths: Sequence[int]) -> tuple[Trainings, ...]:
     together: dict[str, list[Row | AverageRow]] = {}
     for row in rows:
         together.setdefault(row.repeat_of, []).append(row)
-    return tuple(Trainings(label=label, rows=tuple(some)) for label, some in together.items())
+    return tuple(
+        Trainings(label=label, rows=tuple(some), scores=_shared_scores(some, lengths))
+        for label, some in together.items()
+    )
+
+
+def _shared_scores(rows: Sequence[Row | AverageRow], lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """See `Trainings.scores`."""
+    columns = zip(
+        zip(*(row.scores for row in rows), strict=True),
+        zip(*(_sample_counts(row, lengths) for row in rows), strict=True),
+        strict=True,
+    )
+    return tuple(_all_known(scores) if len(set(counts)) == 1 else () for scores, counts in columns)
 
 
 def _length_averages(trainings: Trainings, separator: str) -> list[str]:
-    """The averages over lengths; none where the trainings have different ones."""
+    """The averages over lengths; none where the trainings have not the same samples at each of them."""
     rows = [row for row in trainings.rows if isinstance(row, AverageRow)]
-    if len({frozenset(row.average.scores) for row in rows}) > 1:
+    known = [any(score is not None for score in of) for of in zip(*(row.scores for row in rows), strict=True)]
+    if known != [bool(scores) for scores in trainings.scores]:
         return [NO_DATA] * len(LENGTH_AVERAGES)
     mark = FEWER_LENGTHS_MARK if rows[0].fewer_lengths else ""
     means = zip(*(row.over_lengths for row in rows), strict=True)

@@ -74,6 +74,15 @@ def test_no_mean_of_unlike_samples(make_run):
     assert table.body()[-1] == ["n", "", "", "20", "2-3", ""]
 
 
+def test_no_effective_length_of_unlike_samples(make_run):
+    run = {"depth_policy": "random"}  # of which nothing says how many samples are planned
+    first = make_run({512: (20, 20), 1024: (20, 20)}, "a", model="m", model_digest="m", **run)
+    second = make_run({512: (20, 20), 1024: (20, 20)}, "b", model="m-2", model_digest="m-2", **run)
+    assert spread(first, second).body()[0][-1] == ">=1k"
+    other = make_run({512: (10, 10), 1024: (10, 10)}, "b", model="m-2", model_digest="m-2", **run)
+    assert spread(first, other).body()[0][3:] == ["-", "-", "-"]
+
+
 def test_unfinished_means_are_marked(make_run):
     table = spread(*trainings(make_run, m={512: (20, 20), 1024: (9, 9)}, m_2={512: (20, 20), 1024: (9, 9)}))
     assert table.body()[0][3:] == ["100", "~100", ">=512"]
@@ -98,6 +107,7 @@ def test_averages_of_unlike_samples_have_no_mean(make_run):
     assert spread(averaged("m", 20), averaged("m-2", 20), averages_only=True).body()[0][3] == "100"
     table = spread(averaged("m", 20), averaged("m-2", 10), averages_only=True)
     assert table.body()[0][3:5] == ["~-", "100"]
+    assert table.body()[0][-3:] == ["-", "-", "-"]  # those over lengths are of the first one too
 
 
 def test_runs_at_other_settings_are_other_rows(make_run):
